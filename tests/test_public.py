@@ -25,6 +25,7 @@ PACKAGES = (
     "analysis.theory",
     "engines",
     "methods",
+    "parts.adapters",
     "parts.attacks",
     "parts.channels",
     "parts.codecs",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gossamer.fleet.fleet import Fleet as Fleet
     from gossamer.methods import *
     from gossamer.methods.private import private as private
+    from gossamer.parts.adapters.lora import LoRA as LoRA
     from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
     from gossamer.parts.channels.lossy import Lossy as Lossy
     from gossamer.parts.channels.perfect import Perfect as Perfect

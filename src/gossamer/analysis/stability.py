@@ -191,7 +191,7 @@ class TrackedRun(NamedTuple):
         """Run a method and take the snapshots."""
         run = Simulation(method, task, options)
         measured = (Metric("sample_loss", partial(_losses, task)), task.metrics[0])
-        judge, score = Objective(replace(task, metrics=measured), options.device, run.key), task.metrics[0].name
+        judge, score = Objective(replace(run.task, metrics=measured), options.device, run.key), task.metrics[0].name
         snapshots: list[Snapshot] = []
 
         def take(record: dict[str, Any]) -> None:

@@ -67,7 +67,8 @@ def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | No
         user_files.check_unchanged((about["request"] or {}).get("digests", {}))
         method, split = make_method(request), Split.from_tensors(read_split(path))
         named = (data, request.model, request.split or data.split, split, request.statistics)
-        objective = Objective(whole_task(request.task) if request.task else Task.of_data(*named), "cpu", key(seed))
+        task = whole_task(request.task) if request.task else Task.of_data(*named)
+        objective = Objective(task.adapted(method.adapter), "cpu", key(seed))
         view = method.bind(objective).training.view_memory
     except (GossamerError, ModuleNotFoundError):
         return None

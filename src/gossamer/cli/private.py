@@ -30,7 +30,7 @@ HOPELESS = 20.0
 def with_budget(request: Request, method: Method, task: Task, options: Options, *, steady: bool = True) -> Request:
     """Return a request with the noise of its budget. ``method`` is the one without noise."""
     typed, mode = request.privacy, request.privacy["dp"]
-    objective = Objective(task, "cpu", key(options.seed))
+    objective = Objective(task.adapted(method.adapter), "cpu", key(options.seed))
     counts = {"clients": task.clients, "per_round": options.cohort(task.clients), "size": objective.layout.size}
     noise = typed.get("noise_multiplier")
     if noise is not None and not value("--noise-multiplier", noise, float) > 0:

@@ -43,7 +43,8 @@ class BoundMethod:
 
     def bind_exchange(self, exchange: Exchange, number: int, last: bool) -> BoundExchange:
         """Return an exchange for the same network. ``last`` marks the exchange for which clients keep state."""
-        return BoundExchange(exchange, Context(self.network, exchange, self.sampler, self.models), number, last)
+        context = Context(self.network, exchange, self.sampler, self.parametrization, self.models)
+        return BoundExchange(exchange, context, number, last)
 
     def init(self, built: Params, key: Key) -> State:
         """Return the server state before the first round.

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from gossamer.core.random import Key
+from gossamer.core.random import Key, fold
 from gossamer.core.random import key as make_key
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Layout, Params, Part, Payload, State
@@ -37,6 +37,7 @@ from gossamer.core.types import Layout, Params, Part, Payload, State
 if TYPE_CHECKING:
     from gossamer.core.codec import Codec
     from gossamer.core.method import Exchange
+    from gossamer.core.parametrization import Parametrization
     from gossamer.core.sampler import Sampler
     from gossamer.core.solver import Solver
 
@@ -156,12 +157,14 @@ class Context:
         network: the network and its clients
         exchange: the exchange that the part belongs to
         sampler: the sampler of the method
+        parametrization: what is trained and sent; none means the network's own tensors
         models: the server's state per client; staged changes are committed together with the round
     """
 
     network: Network
     exchange: "Exchange"
     sampler: "Sampler"
+    parametrization: "Parametrization | None" = None
     models: ClientStore = field(default_factory=ClientStore)
 
     @property
@@ -173,6 +176,13 @@ class Context:
     def trained(self) -> tuple[str, ...]:
         """The names of the trained tensors. Other tensors that are sent are running statistics."""
         return tuple(self.network.trained)
+
+    def initial(self) -> Params:
+        """Return the tensors that server and clients hold before the first round. Every machine can build them."""
+        built = self.network.initial()
+        if self.parametrization is None:
+            return built
+        return self.parametrization.hold(built, fold(self.network.key, "form"))
 
     def shared_key(self, seed: int | None) -> Key:
         """Return the key for draws that all clients share: of a part's own seed, or the run's key."""

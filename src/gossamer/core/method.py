@@ -17,6 +17,7 @@ Methods and exchanges are values: they print, compare and pickle. They contain n
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from gossamer.core.adapter import Adapter
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
@@ -100,6 +101,7 @@ class Method:
         exchanges: the exchanges of a round, in order; all share one server state
         sampler: which clients take part in a round
         parametrization: what is trained and sent: the network's tensors, or tensors from which they are computed
+        adapter: changes the network so that few tensors are trained, such as ``LoRA()``; none trains all of them
         pooled: put all samples on one client, as in centralized training
         tune: the solver with which a client fine-tunes the global model before it deploys it; none: no fine-tuning
         recipe: the recipe that made the method, for records and tables; methods that differ in it alone are equal
@@ -108,6 +110,7 @@ class Method:
     exchanges: tuple[Exchange, ...]
     sampler: Sampler
     parametrization: Parametrization = Weights()
+    adapter: Adapter | None = None
     pooled: bool = False
     tune: Solver | None = None
     recipe: RecipeCall | None = field(default=None, compare=False, repr=False)
@@ -129,6 +132,8 @@ class Method:
         check_part(self.sampler, Sampler, "sampler")
         if isinstance(self.parametrization, type):
             check_part(self.parametrization, Parametrization, "parametrization")
+        if self.adapter is not None:
+            check_part(self.adapter, Adapter, "adapter")
         if self.tune is not None:
             check_part(self.tune, Solver, "tune")
             require(*_tuning_rules(self, self.tune))

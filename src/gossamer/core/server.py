@@ -185,6 +185,21 @@ class SummingServer(ReplayableServer, SumServer):
     """
 
 
+class RelayingServer(SummingServer):
+    """A ``SummingServer`` whose sum can be sent on to clients, which continue the aggregation with the same bits.
+
+    The vectors may be any numbers: their sum depends on the order in which the server has added them.
+    """
+
+    @abstractmethod
+    def total(self, acc: Any) -> tuple[Tensor, float] | None:
+        """Return the sum of the folded vectors and of their weights; none if there is not exactly one sum."""
+
+    @abstractmethod
+    def fold_total(self, acc: Any, arrival: Arrival, total: Tensor, weight: float) -> Any:
+        """Return the empty accumulator with a sum from ``total``. ``arrival`` is as in ``fold_sum``."""
+
+
 def unreplayable(server: BoundServer) -> str:
     """Return why clients cannot repeat the aggregation of a server bit for bit; empty if they can."""
     if isinstance(server, ReplayableServer):

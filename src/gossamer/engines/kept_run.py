@@ -57,7 +57,7 @@ class KeptRun(ABC):
     ) -> None:
         check_arguments(method, task)
         self.init, self.options = init, options
-        self.task = task = init.applied(task) if init else task
+        self.task = task = (init.applied(task) if init else task).adapted(method.adapter)
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
         self.objective = Objective(task, options.device, self.key, self.precision_here, options.checkpointing)
@@ -243,7 +243,12 @@ class KeptRun(ABC):
 
     def module(self) -> nn.Module:
         """Return the network with the global model."""
-        return self.objective.build(self.deployed())
+        return self.network(self.deployed())
+
+    def network(self, params: Params) -> nn.Module:
+        """Return the network of the task with these tensors; those of an adapter are merged into its own."""
+        module, adapter = self.objective.build(params), self.method.method.adapter
+        return module if adapter is None else adapter.merge(module)
 
     @abstractmethod
     def client_module(self, client: int) -> nn.Module:

@@ -422,8 +422,8 @@ class Simulation(FederatedRun):
 
     def client_module(self, client: int) -> nn.Module:
         """Return the network that a client deploys."""
-        return self.objective.build(self.client_params(client))
+        return self.network(self.client_params(client))
 
     def module(self) -> nn.Module:
         """Return the network with the global model, or with the pooled client's model."""
-        return self.objective.build(self.client_params(0)) if self.method.pooled else super().module()
+        return self.network(self.client_params(0)) if self.method.pooled else super().module()

@@ -166,7 +166,8 @@ def _plain(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _model_of(path: Path) -> Mapping[str, Tensor]:
     """Return the global model of a run folder."""
     method, found = read_about(path)["method"], read_server(path)
-    if method["parametrization"] != "Weights()" or method["send"] == "'nothing'" or "params" not in found:
+    weights = method["parametrization"] == "Weights()" and "adapter" not in method
+    if not weights or method["send"] == "'nothing'" or "params" not in found:
         advice = f"use gossamer export {path}, with --client N for the model of a client, and give the folder it writes"
         raise ConfigError(Mistake(f"{path}: the run has no global model that is stored as weights: {advice}", ABOUT))
     return dict(found["params"])

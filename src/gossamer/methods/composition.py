@@ -13,7 +13,7 @@ from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.servers.mean import Mean
 
-METHOD_FIELDS = ("parametrization", "pooled", "tune")
+METHOD_FIELDS = ("parametrization", "adapter", "pooled", "tune")
 
 
 def compose(

@@ -136,7 +136,7 @@ def private(
     count = task.clients if task is not None and clients is None else clients
     if count is None:
         raise ConfigError("clients: give their number, or a task")
-    objective = Objective(task, "cpu", key(0)) if task is not None else None
+    objective = Objective(task.adapted(method.adapter), "cpu", key(0)) if task is not None else None
     size = objective.layout.size if objective else 0
     terms = Terms(noise_multiplier or 1.0, clip, secure_noise, count, per_round or count, size, own_sampler)
     if noise_multiplier is None:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from gossamer.core.adapter import Adapter
 from gossamer.core.errors import ConfigError
 
 Factory = Callable[[], nn.Module]
@@ -22,6 +23,18 @@ class Copies:
     def __call__(self) -> nn.Module:
         """Return a copy of the network."""
         return copy.deepcopy(self.module)
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """Builds a network and adapts it; the adapter may change what ``model`` returns only in a copy."""
+
+    model: Factory
+    adapter: Adapter
+
+    def __call__(self) -> nn.Module:
+        """Return the adapted network."""
+        return self.adapter.adapt(copy.deepcopy(build(self.model)))
 
 
 def factory(model: Any) -> Factory:

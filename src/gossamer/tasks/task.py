@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gossamer.core.adapter import Adapter
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.fields import known_arguments, whole_number
 from gossamer.core.random import key as make_key
@@ -21,7 +22,7 @@ from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data, Samples
 from gossamer.tasks.data.splits import split
-from gossamer.tasks.factory import Factory, factory
+from gossamer.tasks.factory import Adapted, Factory, factory
 from gossamer.tasks.losses import AnyLoss, LossFunction, cross_entropy, loss_function, loss_name
 from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics, metrics_of
 from gossamer.tasks.nets import build
@@ -206,6 +207,10 @@ class Task:
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""
         return replace(self, split=kept)
+
+    def adapted(self, adapter: Adapter | None) -> "Task":
+        """Return the same task with the network that a method trains: adapted, if the method has an adapter."""
+        return self if adapter is None else replace(self, model=Adapted(self.model, adapter))
 
     @property
     def clients(self) -> int:

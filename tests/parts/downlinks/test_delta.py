@@ -533,3 +533,20 @@ def test_a_golden_download_is_written_and_read_for_ever(method: Method, name: st
     assert bytes(exchange.make_download(after, clock, key, GLOBAL, None, common).data) == data
     held = {"held": {"version": torch.tensor(0), "params": first}}
     assert same(exchange.read_download(data, held, clock, key).start, after["params"])
+
+
+def test_clients_that_share_the_start_never_receive_the_whole_model() -> None:
+    options: dict[str, Any] = {"per_round": 2, "channel": Lossy(0.3), "seed": 4}
+    run = watched(fedmrn(**TINY).with_parts(down=Delta(shared_start=True)), TINIER, **options)
+    plain = watched(fedmrn(**TINY).with_parts(down=Delta()), TINIER, **options)
+    assert all(same(start, model) for start, model in (*run.starts, *plain.starts))
+    assert same(run.server["params"], plain.server["params"])
+    assert all("down.values" not in record["bytes_down"] for record in run.metrics)
+    assert any("down.values" in record["bytes_down"] for record in plain.metrics)
+
+
+def test_scores_of_masks_start_shared_too() -> None:
+    method = fedpm(**TINY, coded=True).with_parts(down=Delta(sums_only=True, shared_start=True))
+    run = watched(method, TINIER, per_round=2)
+    assert all(same(start, model) for start, model in run.starts)
+    assert run.metrics[0]["failures"] == []

@@ -106,4 +106,4 @@ def paper_costs(name: str, method: Method, task: Task, metrics: Sequence[Record]
         metrics: the records of the run
         seed: the seed of the run
     """
-    return count_of(name)(method.bind(Objective(task, "cpu", key(seed))), task, metrics)
+    return count_of(name)(method.bind(Objective(task.adapted(method.adapter), "cpu", key(seed))), task, metrics)

@@ -129,9 +129,9 @@ class Member:
     ) -> None:
         if not 0 <= client < task.clients:
             raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, numbered from 0")
-        self.method, self.task, self.number = method, task, client
+        self.method, self.task, self.number = method, task.adapted(method.adapter), client
         self.key = make_key(seed)
-        self.objective = Objective(task, device, self.key, precision, checkpointing)
+        self.objective = Objective(self.task, device, self.key, precision, checkpointing)
         self.objective.check(self.objective.initial())  # labels beyond the outputs would end a GPU's process
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]

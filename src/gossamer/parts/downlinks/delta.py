@@ -17,12 +17,17 @@ same bytes. A client may hold a later version than it has acknowledged, because 
 that it has. A download also contains a checksum of the new model. A client whose result differs refuses the download,
 and receives the whole model in its next round.
 
+With ``Delta(shared_start=True)``, a client that takes part for the first time receives steps too: it builds version 0
+from the seed and the initial weights of the run. So no client ever receives the whole model, as long as the steps are
+shorter.
+
 With ``Delta()``, every client may see the uploads of all others. With ``Delta(sums_only=True)``, it sees only their
 sum.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -32,7 +37,7 @@ from gossamer.core import wire
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
 from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, require, wrong
-from gossamer.core.exchange import GLOBAL, Arrival, Outcome, Section
+from gossamer.core.exchange import GLOBAL, Arrival, Context, Outcome, Section
 from gossamer.core.random import Key
 from gossamer.core.sections import ALONE, SectionArrays, joined
 from gossamer.core.server import BoundServer
@@ -75,6 +80,8 @@ class Delta(Downlink):
             needs a codec: clients then hold rounded values
         sums_only: without a codec, send only sums of uploads, so that no client sees the upload of another. A method
             whose uploads do not add up is refused
+        shared_start: clients hold version 0 before their first download, because every machine builds the initial model
+            from the same seed and the same initial weights
     """
 
     known: ClassVar[bool] = True
@@ -83,6 +90,7 @@ class Delta(Downlink):
     codec: Codec | None = None
     whole: Dense = Dense()
     sums_only: bool = False
+    shared_start: bool = False
 
     @classmethod
     def of_spec(cls, text: str) -> "Delta":
@@ -116,7 +124,7 @@ class Delta(Downlink):
         single = len(server.download(server.init(exchange.outline), GLOBAL).models) == 1
         require((single, f"Delta needs one global model, and {type(exchange.exchange.server).__name__} has several"))
         steps = Replay.of(exchange, self.sums_only) if self.codec is None else Compressed.of(self.codec, exchange)
-        return BoundDelta(self, steps, server, Layout.of(exchange.outline), exchange.context.clients)
+        return BoundDelta(self, steps, server, Layout.of(exchange.outline), exchange.context)
 
 
 class BoundDelta(BoundDownlink):
@@ -127,26 +135,28 @@ class BoundDelta(BoundDownlink):
         steps: the kind of steps
         server: the server
         layout: the layout of the model
-        clients: the number of clients
+        context: the clients, and the initial model
     """
 
     versioned = True
     sections = (Section("steps"), Section("rest"), Section("checksum"))
 
-    def __init__(self, config: Delta, steps: Steps, server: BoundServer, layout: Layout, clients: int) -> None:
-        self.whole, self.steps, self.server, self.layout, self.clients = config.whole, steps, server, layout, clients
+    def __init__(self, config: Delta, steps: Steps, server: BoundServer, layout: Layout, context: Context) -> None:
+        self.whole, self.steps, self.server, self.layout, self.context = config.whole, steps, server, layout, context
+        self.shared_start = config.shared_start
         covered = {name for name, _ in steps.layout.shapes}
         self.rest = layout.only([name for name, _ in layout.shapes if name not in covered])
         self.room = wire.piece_size(self._whole(layout, torch.zeros(layout.size, dtype=layout.dtype)))
-        # Without sums_only: it does not change how messages are read.
+        # Without sums_only and shared_start: they do not change how messages are read.
         self.name = f"Delta(codec={config.codec!r}, whole={config.whole!r})"
 
     # Server side.
 
     def init(self, params: Params) -> State:
-        """Return an empty log, and that no client holds a model."""
+        """Return an empty log, and that no client holds a model, or all clients the initial one."""
         shadow = {} if self.steps.exact else {SHADOW: self._rounded(params)}
-        return {"downlink": {ACKNOWLEDGED: torch.full((self.clients,), NEVER), LOG: {}, **shadow}}
+        held = 0 if self.shared_start else NEVER
+        return {"downlink": {ACKNOWLEDGED: torch.full((self.context.clients,), held), LOG: {}, **shadow}}
 
     def held(self, state: State, client: int) -> int:
         """Return the version of a client's last acknowledged download."""
@@ -238,8 +248,9 @@ class BoundDelta(BoundDownlink):
         wanted = expect(checksum, ALONE, torch.int64, 1)
         if payload or not self.readable(base, clock.round, state):
             raise PayloadError(f"the client does not hold version {base}, from which the download continues")
-        params: Params = {name: state[HELD]["params"][name] for name, _ in self.steps.layout.shapes}
-        for version in range(int(state[HELD]["version"]), clock.round):
+        held = self._held(state)
+        params: Params = {name: held["params"][name] for name, _ in self.steps.layout.shapes}
+        for version in range(int(held["version"]), clock.round):
             params = self._rounded(self.steps.take(params, steps[version], clock._replace(round=version)))
         if self.rest.shapes:
             read = ReadArrays(unread.pop("rest", {}))
@@ -252,8 +263,18 @@ class BoundDelta(BoundDownlink):
 
     def readable(self, base: int, version: int, state: State) -> bool:
         """Return whether the client holds a model from ``base`` to ``version``."""
-        held = state.get(HELD, {})
+        held = self._held(state)
         return base == NEVER or ("params" in held and base <= int(held["version"]) <= version)
+
+    def _held(self, state: State) -> State:
+        """Return the version and the model that a client holds; empty if it holds none."""
+        held: State = state.get(HELD, {})
+        return held if held or not self.shared_start else {"version": torch.tensor(0), "params": self._first}
+
+    @cached_property
+    def _first(self) -> Params:
+        """The initial model, as it arrives at a client that receives the whole model."""
+        return self._rounded(self.context.initial())
 
     def kept(self, version: int, models: Sequence[Params]) -> State:
         """Return the model and its version."""

@@ -8,12 +8,16 @@ shorter as new values are left out (``Codec.replayed``). The client reconstructs
 Where the codec's vectors are whole numbers (``IntegerSums``) and the server needs only their sum, with equal weights
 (``SummingServer``), the step may be the sum instead: the number of arrivals, 0 in place of the number of samples, and
 the sum as the only payload (``gossamer.parts.downlinks.sums``). The client calls ``fold_sum``. Sums of whole numbers
-are exact, so the model is the same. The shorter of the two is sent.
+are exact, so the model is the same.
+
+Where the codec's vectors are any numbers, but short, as the scalars of zeroth-order methods, the step may be the
+server's sum of them (``RelayingServer``): the sum as it is, and the sum of the weights. The client continues the
+aggregation from there. The shortest of these forms is sent.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,14 +27,19 @@ from gossamer.core.codec import replay_of, sum_limit, sums_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.jobs import moved, round_key
-from gossamer.core.server import SummingServer, unreplayable
+from gossamer.core.server import RelayingServer, SummingServer, unreplayable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
-from gossamer.core.wire import Body
+from gossamer.core.untrusted import check_names
+from gossamer.core.wire import Body, expect, finite
 from gossamer.parts.downlinks import sums
 from gossamer.parts.downlinks.steps import Steps
 
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
+
+
+TOTAL, WEIGHT = "total", "weight"
+"""The arrays of a sum that is sent on."""
 
 
 class Note(NamedTuple):
@@ -58,11 +67,13 @@ class Notes:
         listed: those of the arrivals, one after the other
         count: the number of arrivals
         total: the sum of their vectors
+        acc: the accumulator of a server whose sum is sent on
     """
 
     listed: bytearray = field(default_factory=bytearray)
     count: int = 0
     total: Tensor | None = None
+    acc: Any = None
 
 
 class Replay(Steps):
@@ -72,15 +83,22 @@ class Replay(Steps):
         exchange: the exchange, with its bound parts
         layout: the tensors that are aggregated again
         server: the server, if it needs only sums of whole numbers
+        relaying: the server, if its sum of short vectors is sent on
         listing: whether steps may list the arrivals
     """
 
     exact = True
 
     def __init__(
-        self, exchange: "BoundExchange", layout: Layout, server: SummingServer | None = None, listing: bool = True
+        self,
+        exchange: "BoundExchange",
+        layout: Layout,
+        server: SummingServer | None = None,
+        relaying: RelayingServer | None = None,
+        listing: bool = True,
     ) -> None:
         self.exchange, self.layout, self.summing, self.listing = exchange, layout, server, listing
+        self.relaying = relaying
         self.limit = sum_limit(exchange.codec, layout)
         self.size = sums_of(exchange.codec).sum_size(layout)
 
@@ -107,10 +125,11 @@ class Replay(Steps):
                 f"Delta needs a codec that compresses the uploads, got codec={exchange.codec}: {lossy}",
             ),
         )
-        problem = _unsummed(exchange, layout)
-        require((not (sums_only and problem), f"Delta(sums_only=True) cannot send sums: {problem}"))
+        problem, short = _unsummed(exchange, layout), sums_of(exchange.codec).sum_size(layout) < layout.size
+        relaying = server if isinstance(server, RelayingServer) and exchange.codec.common and short else None
+        require((not (sums_only and problem and not relaying), f"Delta(sums_only=True) cannot send sums: {problem}"))
         summing = server if isinstance(server, SummingServer) and not problem else None
-        return cls(exchange, layout, summing, not sums_only)
+        return cls(exchange, layout, summing, None if summing else relaying, not sums_only)
 
     def begin(self) -> Notes:
         """Return empty notes."""
@@ -127,6 +146,9 @@ class Replay(Steps):
             assert again.to_sum is not None
             whole = again.to_sum().to(torch.int32)
             notes.total = whole if notes.total is None else notes.total.add_(whole)
+        if self.relaying:
+            acc = self.relaying.begin({"params": arrival.model}, {}) if notes.acc is None else notes.acc
+            notes.acc = self.relaying.fold(acc, arrival)
         return notes
 
     def make(self, held: Params, model: Params, notes: Notes, version: int) -> bytes:
@@ -134,6 +156,10 @@ class Replay(Steps):
         found = [bytes(notes.listed)] if self.listing or not notes.count else []
         if notes.total is not None:
             found.append(Note(notes.count, 0, sums.pack(notes.total.cpu(), self.limit * notes.count)).data())
+        total = self.relaying.total(notes.acc) if self.relaying and notes.count else None
+        if total is not None:
+            weight = torch.tensor([total[1]], dtype=torch.float64)
+            found.append(Note(notes.count, 0, {TOTAL: total[0].cpu(), WEIGHT: weight}).data())
         return min(found, key=len)
 
     def take(self, held: Params, step: bytes, clock: Clock) -> Params:
@@ -145,6 +171,8 @@ class Replay(Steps):
             arrays = moved(note.payload, tree.device(held))
             if note.samples:
                 acc = server.fold(acc, self._arrival(clock.round, note.client, float(note.samples), arrays, start))
+            elif self.relaying:
+                acc = self._relayed(acc, note, arrays, clock.round, start)
             elif self.summing:
                 total = sums.unpack(note.payload, self.size, self.limit * note.client)
                 whole = total.to(tree.device(held), self.layout.dtype)
@@ -153,6 +181,16 @@ class Replay(Steps):
                 raise PayloadError("a step holds a sum, and this method has none")
         after: Params = server.finish(state, acc, clock._replace(client=-1))["params"]
         return after
+
+    def _relayed(self, acc: Any, note: Note, arrays: Payload, version: int, start: Params) -> Any:
+        """Return the accumulator with the sum of a round's vectors."""
+        check_names(arrays, {TOTAL, WEIGHT})
+        total = finite(expect(arrays, TOTAL, self.layout.dtype, self.size), TOTAL)
+        weight = float(finite(expect(arrays, WEIGHT, torch.float64, 1), WEIGHT))
+        if weight <= 0:
+            raise PayloadError(f"the weights of a step must be positive, got {weight}")
+        assert self.relaying is not None
+        return self.relaying.fold_total(acc, self._arrival(version, 0, 1.0, {}, start), total, weight)
 
     def _arrival(self, version: int, client: int, samples: float, payload: Payload, start: Params) -> Arrival:
         """Return an arrival with the covered tensors alone. ``start`` is the model that the client had received."""

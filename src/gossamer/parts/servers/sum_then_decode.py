@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.exchange import Arrival, Assignment
-from gossamer.core.server import SummingServer
+from gossamer.core.server import RelayingServer
 from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.parts.servers.mean import Mean, Sum
 
@@ -42,7 +42,7 @@ class PartSums:
 
 
 @dataclass(frozen=True)
-class SumThenDecode(Mean, SummingServer):
+class SumThenDecode(Mean, RelayingServer):
     """Weighted mean of codes, decoded once per round."""
 
     replays: ClassVar[bool] = True
@@ -63,6 +63,14 @@ class SumThenDecode(Mean, SummingServer):
     ) -> PartSums:
         """Add the sum of the codes of several clients with the same part."""
         return self._add(acc, arrival, total.to(arrival.layout.dtype), float(clients))
+
+    def total(self, acc: PartSums) -> tuple[Tensor, float] | None:
+        """Return the sum of the codes if all clients hold the same part."""
+        return (acc.groups[0].total, acc.groups[0].weight) if len(acc.groups) == 1 else None
+
+    def fold_total(self, acc: PartSums, arrival: Arrival, total: Tensor, weight: float) -> PartSums:
+        """Add the sum of a round's codes."""
+        return self._add(acc, arrival, total, weight)
 
     def _add(self, acc: PartSums, arrival: Arrival, total: Tensor, weight: float) -> PartSums:
         group = next((group for group in acc.groups if group.fits(arrival.layout)), None)
