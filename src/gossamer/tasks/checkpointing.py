@@ -13,8 +13,8 @@ gets its buffers as they were before the first pass. The buffers of the network 
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,19 @@ from gossamer.tasks.random_layers import Layers
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)
 
-Contexts = tuple[AbstractContextManager[object], AbstractContextManager[object]]
-"""The contexts of the first and of the repeated pass of a block."""
 
-Buffer = tuple[dict[str, Tensor | None], str, Tensor]
-"""A module's dictionary of buffers, the name of one there, and a copy of it."""
+class Place(NamedTuple):
+    """Where a module has a buffer.
+
+    Args:
+        registry: the module's buffers
+        attribute: the name in it
+        name: the name in the network
+    """
+
+    registry: dict[str, Any]
+    attribute: str
+    name: str
 
 
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:
@@ -67,9 +75,12 @@ class Checkpointing:
     """
 
     def __init__(self, network: nn.Module) -> None:
+        self.constant: set[str] = set()
+        """Names of buffers that training does not change, as far as that is known: no copies of them are kept."""
         self._on = False
+        names = {module: name for name, module in network.named_modules()}
         for block in repeated_blocks(network):
-            block.forward = self._checkpointed(block)
+            block.forward = self._checkpointed(block, names[block])
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -80,13 +91,13 @@ class Checkpointing:
         finally:
             self._on = False
 
-    def _checkpointed(self, block: nn.Module) -> Callable[..., Any]:
-        run = block.forward
+    def _checkpointed(self, block: nn.Module, name: str) -> Callable[..., Any]:
+        run, places = block.forward, list(_buffers(block, name))
 
         def forward(*args: Any, **named: Any) -> Any:
             if not self._on or not torch.is_grad_enabled():
                 return run(*args, **named)
-            contexts = _contexts(block)
+            contexts = nullcontext(), _repeated(self._copies(places), _layers())
             # Networks that draw by torch's generators are refused, so these need not be restored.
             return checkpoint(
                 run, *args, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: contexts, **named
@@ -94,29 +105,29 @@ class Checkpointing:
 
         return forward
 
-
-def _contexts(block: nn.Module) -> Contexts:
-    """Return the contexts of a block's passes: the second one has the random numbers and buffers of the first."""
-    return nullcontext(), _repeated(list(_buffers(block)), _layers())
+    def _copies(self, places: list[Place]) -> list[tuple[Place, Tensor]]:
+        """Return copies of the buffers of a block that may change."""
+        return [(at, at.registry[at.attribute].clone()) for at in places if at.name not in self.constant]
 
 
 @contextmanager
-def _repeated(buffers: list[Buffer], layers: Layers | None) -> Iterator[None]:
+def _repeated(buffers: list[tuple[Place, Tensor]], layers: Layers | None) -> Iterator[None]:
+    """Give a repeated block the buffers and the random numbers of its first pass."""
     with ExitStack() as stack:
         if layers is not None:
             stack.enter_context(layers)
-        for registry, name, before in buffers:
-            stack.callback(registry.__setitem__, name, registry[name])
-            registry[name] = before
+        for at, before in buffers:
+            stack.callback(at.registry.__setitem__, at.attribute, at.registry[at.attribute])
+            at.registry[at.attribute] = before
         yield
 
 
-def _buffers(block: nn.Module) -> Iterator[Buffer]:
-    """Yield copies of the buffers that a training step may change; masks are constant."""
-    for part in block.modules():
-        for name, buffer in part._buffers.items():
-            if buffer is not None and name not in part._non_persistent_buffers_set and buffer.dtype != torch.bool:
-                yield part._buffers, name, buffer.clone()
+def _buffers(block: nn.Module, name: str) -> Iterator[Place]:
+    """Yield the places of all buffers of a block; the block's own name is ``name``."""
+    for path, part in block.named_modules(prefix=name):
+        for attribute, buffer in part._buffers.items():
+            if buffer is not None:
+                yield Place(part._buffers, attribute, f"{path}.{attribute}")
 
 
 def _layers() -> Layers | None:

@@ -155,7 +155,11 @@ class Objective:
         x, y = self._here(self._some())
         with seeded(Key(0, 0)), torch.enable_grad():
             held = {**params, **self.local()}
-            loss, self._randomness = trial(self._module, self.device, lambda: self.gradient(held, x, y)[0])
+            before = {name: buffer.clone() for name, buffer in self._module.named_buffers()} | held
+            (loss, *_), self._randomness = trial(self._module, self.device, lambda: self.gradient(held, x, y))
+        if self._checkpoints:
+            after = self._module.named_buffers()
+            self._checkpoints.constant = {name for name, buffer in after if torch.equal(buffer, before[name])}
         return loss
 
     def widths(self, streams: bool = True) -> Widths:
