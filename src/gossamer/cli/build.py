@@ -4,7 +4,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from gossamer.cli import user_files
 from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
 from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
-from gossamer.cli.settings import assign
+from gossamer.cli.settings import assign, settable
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Mistakes
@@ -41,11 +41,12 @@ from gossamer.parts.secure import PROTOCOLS
 from gossamer.parts.servers.robust import PLAIN, RULES
 from gossamer.parts.servers.robust.rule import Rule
 from gossamer.parts.servers.robust.server import Robust
+from gossamer.parts.solvers import SOLVERS
 from gossamer.tasks.data.datasets import DATASETS, load
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data
-from gossamer.tasks.nets import NETS, build
+from gossamer.tasks.nets import build, check_name
 from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import Task, deal, task_at
 
@@ -56,7 +57,7 @@ OPTIONS = tuple(option.name for option in fields(Options))
 KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
     "codec": (Codec, CODECS),
     "down": (Codec, CODECS | DOWNLINKS),
-    "solver": (Solver, {}),
+    "solver": (Solver, SOLVERS),
     "server": (Server, RULES),
     "sampler": (Sampler, SAMPLERS),
 }
@@ -149,10 +150,13 @@ def _later(request: Request) -> bool:
 def _unused(
     recipe: Recipe, known: Sequence[Flag], values: dict[str, Any], request: Request, made: Method
 ) -> Iterator[str]:
-    """Yield a mistake for each flag without effect, because its part was replaced by one from a user file."""
-    replaced = [f"{_word(name)} {spec}" for name, spec in request.files().items() if name in KINDS]
+    """Yield a mistake for each flag without effect, because its part was replaced."""
+    given = request.files() | ({"solver": request.solver} if request.solver else {})
+    replaced = [f"{_word(name)} {spec}" for name, spec in given.items() if name in KINDS]
+    parts = {name: part for name, part in settable(made).items() if name in given}
+    taken = {field.name for part in parts.values() for field in fields(part)}  # also if it is the default there
     for flag in known if replaced else ():
-        if flag.name not in values or flag.default in (REQUIRED, values[flag.name]):
+        if flag.name not in values or flag.name in taken or flag.default in (REQUIRED, values[flag.name]):
             continue
         rest = {name: value for name, value in values.items() if name != flag.name}
         if Mistakes().attempt(with_parts, call(recipe, request.method, rest), request, rest) == made:
@@ -196,21 +200,25 @@ def _replacing(rule: Rule, method: Method, request: Request) -> Robust:
 def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
     """Return a part by its spec, or by ``file.py:Name``: a part, or a class or function that makes one.
 
-    A class receives the values of the recipe's flags for its fields of the same name.
+    A class, or a solver with a name, receives the values of the recipe's flags for its fields of the same name.
     """
     kind, known = KINDS[name]
     if not user_files.is_file(spec):
-        if not known:
-            raise ConfigError(f"{_word(name)} {spec}: write it as file.py:Name; that of a recipe is set by its flags")
-        return parse(spec, known, "codec" if kind is Codec else name)
+        part = parse(spec, known, "codec" if kind is Codec else name)
+        return replace(part, **_of_fields(type(part), values)) if kind is Solver else part
     label = f"{_word(name)} {spec}"
     found = user_files.load(spec, label)
     if isinstance(found, type) or (callable(found) and not isinstance(found, kind)):
-        own = {field.name for field in fields(found) if field.init} if is_dataclass(found) else set()
-        found = user_files.called(label, found, **{field: value for field, value in values.items() if field in own})
+        found = user_files.called(label, found, **_of_fields(found, values))
     other = OTHERS.get(name)
     check_part(found, other if other and isinstance(found, other) else kind, label)
     return found
+
+
+def _of_fields(found: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a class's fields, if it is a dataclass."""
+    own = {field.name for field in fields(found) if field.init} if is_dataclass(found) else set()
+    return {field: value for field, value in values.items() if field in own}
 
 
 def _lifted(part: Any) -> Any:
@@ -344,8 +352,8 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
     data = mistakes.attempt(make_data, request, clients or CLIENTS, seed)
     if data is not None:
         mistakes.attempt(build, request.model or data.model, data.shape, data.outputs)
-    elif request.model and request.model not in NETS:
-        mistakes.note(unknown("model", request.model, NETS))
+    elif request.model:
+        mistakes.attempt(check_name, request.model)
     if data is not None and clients is not None:
         split = split or mistakes.attempt(deal, data, request.split or data.split, clients, seed)
     elif request.split:

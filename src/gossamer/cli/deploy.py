@@ -37,9 +37,10 @@ from gossamer.core.method import Method
 from gossamer.core.specs import spec
 from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
+from gossamer.engines.warm_start import Init
 from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import read_metrics
+from gossamer.runs.records import INIT, read_metrics
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.text import count
@@ -57,7 +58,7 @@ NODES = 3
 POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
-SIMULATED = {"clients", "channel", "fleet", "plan", "failure_rate", "attack", "init", "validate"}
+SIMULATED = {"clients", "channel", "fleet", "plan", "failure_rate", "attack", "validate"}
 SIMULATED |= {"executor", "cluster", "actors"}
 """Flags of ``run`` that apply to simulations alone."""
 
@@ -114,6 +115,7 @@ class Deployment(NamedTuple):
     task: Task
     settings: "Settings"
     pieces: "tuple[Snippet, Snippet]"
+    init: Init | None
 
 
 def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
@@ -124,7 +126,9 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     terms = {flag.name: mistakes.attempt(value, flag.word, given[flag.name], flag.kind) for flag in TERMS}
     if terms["nodes"] is not None and terms["nodes"] < 1:
         mistakes.note(f"--nodes must be at least 1, got {terms.pop('nodes')}")
+    init = asked.given.pop("init", None)
     nodes, request = terms.pop("nodes", None), asked.request()
+    start = mistakes.attempt(in_flags, request, Init.of, init) if init else None
     request = request if request.task else replace(request, clients=str(nodes or NODES))
     method = mistakes.attempt(make_method, request)
     unwatched = asked_options.get("anomalies") is False or bool(request.privacy or request.secure)
@@ -143,7 +147,7 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
         mistakes.note(f"--nodes is {nodes}, but the task has {task.clients} clients: each client is a node")
     if task and options:
         mistakes.attempt(check_cohort, asked_options, task.clients)
-    named = {"name": request.method.rpartition(":")[2], "track": track}
+    named = {"name": request.method.rpartition(":")[2], "track": track, "init": start.source if start else ""}
     settings = mistakes.attempt(_settings, options, terms, named) if options else None
     mistakes.settle()
     assert method is not None  # or there were mistakes
@@ -155,9 +159,9 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
         say(f"gossamer: {note}")
     where = out or f"runs/{settings.name}"
     settings = replace(settings, nodes=task.clients, resume=resume, out=where)
-    if settings.schedule:
-        in_flags(request, _check_run, method, task, settings)
-    return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed))
+    if settings.schedule or start:
+        in_flags(request, _check_run, method, task, settings, start)
+    return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed), start)
 
 
 def _served(request: Request, method: Method, options: Options, clients: int) -> Protected:
@@ -165,11 +169,11 @@ def _served(request: Request, method: Method, options: Options, clients: int) ->
     return protected(request, method, options.updates(options.per_round or clients))
 
 
-def _check_run(method: Method, task: Task, settings: "Settings") -> None:
-    """Refuse a schedule that does not fit the method, or the number of clients."""
+def _check_run(method: Method, task: Task, settings: "Settings", init: Init | None) -> None:
+    """Refuse a schedule that does not fit the method or the number of clients, and weights of another network."""
     from gossamer.engines.flower.server import FlowerRun
 
-    FlowerRun(method, task, settings, None)
+    FlowerRun(method, task, settings, None, init=init)
 
 
 def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) -> "Settings":
@@ -278,7 +282,7 @@ def attempt(words: list[str]) -> int:
     from gossamer.engines.flower.server import FlowerRun
 
     # The folder is created before anything starts; the server resumes it like an interrupted run.
-    given = (planned.method, planned.task, planned.settings, None, planned.request.plain())
+    given = (planned.method, planned.task, planned.settings, None, planned.request.plain(), planned.init)
     run = in_flags(planned.request, FlowerRun, *given)
     folder = run.create(place)
     write_app(place / trust.APP, planned)
@@ -305,7 +309,7 @@ def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
     before = {"max_weight": 0.0, "exclude_after": 0, **about["deployment"]}  # earlier releases had no such limits
     settings = Settings(**{**before, **{name: options[name] for name in ("rounds", "until", "patience")}})
     task = make_task(request, settings.seed, None, server_task)
-    run = FlowerRun(make_method(request), task, settings, None, about["request"])
+    run = FlowerRun(make_method(request), task, settings, None, about["request"], Init.kept(path))
     return _go(run, run.reopen(path, **control))  # only a check: the server restores it again
 
 
@@ -324,7 +328,8 @@ def _go(run: "FlowerRun", folder: RunFolder) -> int:
             "state-dir": str((home / f"nodes/{node}").absolute()),
             "device": run.options.device,
         }
-        return {**config, **({"data-dir": data_dir} if data_dir else {})}
+        start = {"init": str((path / INIT).absolute())} if run.init else {}
+        return {**config, **start, **({"data-dir": data_dir} if data_dir else {})}
 
     def work() -> None:
         done, options = len(run.metrics), run.options

@@ -37,7 +37,7 @@ RUN = [
     Flag("task", str, "", "your own task, instead of data, model and split", "FILE.py:NAME"),
     Flag("codec", str, OWN, "codec of uploaded weights, such as eden:2", "SPEC|FILE.py:NAME"),
     Flag("down", str, "dense", "codec of downloaded weights, such as dense:float16; or delta", "SPEC|FILE.py:NAME"),
-    Flag("solver", str, OWN, "your own solver: the local training of clients", "FILE.py:NAME"),
+    Flag("solver", str, OWN, "local training of clients: adam, sgd, or your own", "NAME|FILE.py:NAME"),
     Flag("server", str, OWN, "robust aggregation, such as median or trimmed-mean:0.2", "SPEC|FILE.py:NAME"),
     Flag(
         "sampler",

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from gossamer.core import files, sparse
 from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, gather
-from gossamer.runs.checkpoint import read_init, read_server
+from gossamer.core.types import State
+from gossamer.runs.checkpoint import read_client, read_init, read_server
 from gossamer.runs.records import INIT, read_about
 from gossamer.tasks.task import Task
 
@@ -164,10 +165,14 @@ def _plain(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _model_of(path: Path) -> Mapping[str, Tensor]:
-    """Return the global model of a run folder."""
-    method, found = read_about(path)["method"], read_server(path)
+    """Return the global model of a run folder, or the model of centralized training."""
+    method = read_about(path)["method"]
+    if method["pooled"] == "True":
+        found: State = {"params": read_client(path, 0).get("own", {})}
+    else:
+        found = {} if method["send"] == "'nothing'" else read_server(path)
     weights = method["parametrization"] == "Weights()" and "adapter" not in method
-    if not weights or method["send"] == "'nothing'" or "params" not in found:
+    if not weights or not found.get("params"):
         advice = f"use gossamer export {path}, with --client N for the model of a client, and give the folder it writes"
         raise ConfigError(Mistake(f"{path}: the run has no global model that is stored as weights: {advice}", ABOUT))
     return dict(found["params"])

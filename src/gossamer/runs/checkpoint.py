@@ -141,7 +141,18 @@ def _once_written(path: Path, name: str) -> dict[str, Tensor]:
 
 def read_server(path: Path) -> State:
     """Return the server state at the newest checkpoint."""
+    return _last(path).server
+
+
+def read_client(path: Path, client: int) -> State:
+    """Return the state of a client at the newest checkpoint; empty if it has none."""
+    clients = ClientStore("cpu")
+    recall(path, _last(path), clients, ClientStore("cpu"))
+    return clients.get(client)
+
+
+def _last(path: Path) -> Checkpoint:
     done = checkpoints(path)
     if not done:
         raise RunError(f"{path} has no finished round yet")
-    return load(path, done[0]).server
+    return load(path, done[0])

@@ -1,12 +1,15 @@
-"""Modes of torch that see every operation, without the import of torch's compiler.
+"""Modes of torch: those that see every operation, without the import of torch's compiler, and that of attention.
 
 A ``TorchDispatchMode`` keeps torch's compiler out of itself, and imports it for this purpose when it first runs. That
 takes 1 s and 100 MB in every process. The modes here are never active while something is compiled.
 """
 
 import inspect
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
@@ -41,3 +44,11 @@ class FlopCounter(FlopCounterMode):
         assert self.mode is not None
         self.mode.__class__ = _LightCounting  # the same methods, but for the one that imports the compiler
         return self
+
+
+def stackable_attention(device: torch.device) -> AbstractContextManager[None]:
+    """Run attention as single operations on a CPU, because ``torch.vmap`` has no rule for the fused one there."""
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        return nullcontext()
+    chosen: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+    return chosen

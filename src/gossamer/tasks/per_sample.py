@@ -18,6 +18,7 @@ from gossamer.core.types import Params
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Batch
+from gossamer.tasks.modes import stackable_attention
 from gossamer.tasks.precision import Precision
 from gossamer.tasks.random_layers import Numbers, Randomness
 
@@ -83,7 +84,8 @@ def of_one(
 
 def together(one: OfOne, x: Nest, y: Tensor) -> LossAndGradient:
     """Return losses and gradients of all samples along a new first dimension, from one computation."""
-    found: LossAndGradient = torch.vmap(one)(x, y, torch.arange(len(y), device=y.device))
+    with stackable_attention(y.device):
+        found: LossAndGradient = torch.vmap(one)(x, y, torch.arange(len(y), device=y.device))
     return found
 
 

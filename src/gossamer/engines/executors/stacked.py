@@ -25,6 +25,7 @@ from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.samples import Batch
+from gossamer.tasks.modes import stackable_attention
 
 CHUNK = 16
 """Maximum number of stacked clients: more are not faster, but need more memory."""
@@ -200,7 +201,13 @@ class Chunk(ClientGroup):
         feeds = [self.batches_per_client[c].feed(self.at[c]) for c in clients]
         if len(clients) == 1:
             self.alone(clients[0], feeds[0])
-        elif len(clients) == len(self.bucket):
+            return
+        with stackable_attention(self.losses.device):
+            self.together(clients, feeds)
+
+    def together(self, clients: list[int], feeds: Sequence[State]) -> None:
+        """Run one stacked step."""
+        if len(clients) == len(self.bucket):
             context, (x, y) = at_batch(self.context, stacked_marks(feeds)), self.batch(feeds)
             self.carry, losses = self.step(self.start, self.carry, context, x, y, self.hyperparams)
             self.losses += losses

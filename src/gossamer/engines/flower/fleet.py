@@ -16,7 +16,7 @@ from flwr.supercore.logger import log
 
 from gossamer.core.errors import GossamerError, PayloadError, RunError
 from gossamer.core.untrusted import MOST_SAMPLES, shown
-from gossamer.engines.flower.messages import carried, word
+from gossamer.engines.flower.messages import FROZEN, carried, word
 from gossamer.engines.flower.node import FAULT
 
 POLL = 0.1
@@ -174,7 +174,7 @@ class NodePool:
             raise PayloadError(f"it claims to be client {client}, as does node {self.peers[client].node}")
         for name, wanted in self.wanted.items():
             if word(message, name, str) != wanted:
-                raise PayloadError(f"it has another {name} than the server: give both the same app and release")
+                raise PayloadError(_other(name))
         samples, tested, test = (word(message, name, int) for name in ("samples", "tested", "test"))
         if samples < 1:
             raise PayloadError(f"client {client} has no training samples")
@@ -224,6 +224,16 @@ class NodePool:
             return NodeReply(node, None, shown(f"Flower reports: {message.error.reason or message.error.code}"))
         self.bytes_up += carried(message)
         return NodeReply(node, message)
+
+
+def _other(name: str) -> str:
+    """Return why a node is refused that has another fingerprint than the server."""
+    if name == FROZEN:
+        return (
+            "its frozen parameters, which are not sent, have other values than the server's: give it the same initial "
+            "weights, init= in its --node-config"
+        )
+    return f"it has another {name} than the server: give both the same app and release"
 
 
 def pause(waited: float) -> float:

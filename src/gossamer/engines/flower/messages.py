@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
+from gossamer.core import files
 from gossamer.core.errors import PayloadError
 from gossamer.core.method import Method
 from gossamer.tasks.objective import Objective
@@ -31,10 +32,19 @@ LIMIT = 2**31 - 1
 T = TypeVar("T", int, float, str, bool)
 
 
+FROZEN = "frozen"
+"""The name of the fingerprint of frozen parameters, which are not exchanged."""
+
+
 def fingerprint(method: Method, objective: Objective) -> dict[str, str]:
-    """Return digests of the method, and of the names, shapes and type of the model's tensors."""
-    layout = objective.layout
-    return {"method": _digest(method.describe()), "model": _digest((layout.shapes, layout.dtype))}
+    """Return digests of the method, of the model's names, shapes and type, and of the values of frozen parameters."""
+    layout, parameters = objective.layout, objective.build().named_parameters()
+    frozen = {name: tensor.detach().cpu() for name, tensor in parameters if not tensor.requires_grad}
+    return {
+        "method": _digest(method.describe()),
+        "model": _digest((layout.shapes, layout.dtype)),
+        FROZEN: files.digest_of(files.to_tensors(frozen)),
+    }
 
 
 def _digest(thing: object) -> str:

@@ -29,6 +29,7 @@ from gossamer.engines.executors.base import threads
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
 from gossamer.engines.flower.messages import FIGURE, PHASE, content, data, fingerprint, metric_words, word
+from gossamer.engines.warm_start import Init
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -44,7 +45,8 @@ def client_app(method: Method, task: AnyTask) -> ClientApp:
     """Return the Flower app for nodes; the ``partition-id`` of a node is its client number.
 
     ``task`` is a ``Task`` or a function that returns one. The function takes no argument, the client number, or the
-    client number and the node's settings (a dictionary from ``--node-config``).
+    client number and the node's settings (a dictionary from ``--node-config``). Its entry ``init`` is a file or a run
+    with the initial weights. A node needs those of the server if some parameters are frozen, because these are not sent.
     """
     app, node = ClientApp(), Node(method, task)
     app.query()(node.handler(node.hello))
@@ -85,6 +87,8 @@ class Node:
         known = client, seed, device, precision, checkpointing
         if known not in self._members:
             task = task_at(self.task, client, context.node_config)
+            if init := context.node_config.get("init"):
+                task = Init.of(Path(str(init)).expanduser()).applied(task)
             self._members[known] = Member(self.method, task, client, int(seed), *known[2:])
         member = self._members[known]
         member.home, member.node = state_folder(context.node_config), context.node_id

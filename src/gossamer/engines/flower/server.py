@@ -56,6 +56,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.engines.secure import PhaseReplies, PhaseReply
+from gossamer.engines.warm_start import Init
 from gossamer.parts.privacy.parts import parts_of
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
@@ -101,10 +102,17 @@ def server_app(
         if known_release():
             shorten_pulls(http_grid)
         chosen = defaults.given(context.run_config)
-        run = FlowerRun(method, task_at(task, None, context.run_config), chosen, grid)
+        run = FlowerRun(method, task_at(task, None, context.run_config), chosen, grid, init=initial_weights(chosen))
         serve(run, callbacks, chosen.track or track)
 
     return app
+
+
+def initial_weights(settings: Settings) -> Init | None:
+    """Return the initial weights of a deployment: those that a resumed run keeps, or those of its settings."""
+    if settings.resume:
+        return Init.kept(Path(settings.out).expanduser().absolute())
+    return Init.of(Path(settings.init).expanduser()) if settings.init else None
 
 
 def serve(run: "FlowerRun", callbacks: Callbacks = (), track: Track = None) -> Result:
@@ -124,11 +132,17 @@ class FlowerRun(FederatedRun):
     """A run with clients on Flower nodes."""
 
     def __init__(
-        self, method: Method, task: Task, settings: Settings, grid: Grid | None, request: dict[str, Any] | None = None
+        self,
+        method: Method,
+        task: Task,
+        settings: Settings,
+        grid: Grid | None,
+        request: dict[str, Any] | None = None,
+        init: Init | None = None,
     ) -> None:
         if method.pooled:
             raise ConfigError("a method that pools all samples cannot be deployed: its clients are separate machines")
-        super().__init__(method, task, _options(settings, method), request)
+        super().__init__(method, task, _options(settings, method), request, init)
         check_type(settings.precision, self.objective.layout.dtype)
         self.settings = settings
         self.choice = {"executor": "flower"}

@@ -45,6 +45,7 @@ class Settings:
             fedbuff:buffer=10,concurrency=20; empty: rounds that wait for all their clients
         epsilon: privacy budget: the run ends before a round that would exceed it; 0: none
         delta: probability with which epsilon may be exceeded; 0: clients to the power of -1.1
+        init: initial weights, a file or a run on the server's machine; nodes have the same by their entry init
     """
 
     name: str = "custom"
@@ -71,6 +72,7 @@ class Settings:
     schedule: str = ""
     epsilon: float = 0.0
     delta: float = 0.0
+    init: str = ""
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()

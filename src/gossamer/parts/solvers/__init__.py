@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gossamer.core.lazy import attach
+from gossamer.core.lazy import Registry, attach
 
 if TYPE_CHECKING:
     from gossamer.core.solver import Gradient as Gradient
@@ -29,5 +29,8 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.sparse_sgd import SparseSGD as SparseSGD
     from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
 
+SOLVERS: "Registry[type[Solver]]" = Registry(__name__, {"adam": "adam.Adam", "sgd": "sgd.SGD"})
+"""Solvers by the name that the command line uses; those of other methods are set by their recipes."""
+
 if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = attach(__name__)
+    __getattr__, __dir__, __all__ = attach(__name__, SOLVERS)

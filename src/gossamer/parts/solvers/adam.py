@@ -6,7 +6,9 @@ Step t of a round, from weights ``w`` with the loss gradient ``g``:
 
     m <- beta m + (1 - beta) g              m and v start at 0
     v <- beta2 v + (1 - beta2) g**2
-    w <- w - lr (m / (1 - beta**t)) / (sqrt(v / (1 - beta2**t)) + epsilon)
+    w <- w - lr factor(round) min(1, t / warmup) (m / (1 - beta**t)) / (sqrt(v / (1 - beta2**t)) + epsilon)
+
+The moments of the first steps of a round are noisy: a warm-up makes these steps short.
 """
 
 import math
@@ -19,6 +21,7 @@ from gossamer.core.exchange import Sections
 from gossamer.core.solver import Gradient, Hyperparams
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.solvers.batches import InBatches
+from gossamer.parts.solvers.schedules import Constant, LRSchedule
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Adam(InBatches):
         beta: decay rate of the first moment
         beta2: decay rate of the second moment
         epsilon: constant added to the square root of the second moment
+        warmup: steps of a round over which the learning rate rises linearly; 0 disables it
+        schedule: learning rate schedule: constant, exponential:RATE, steps:AT+AT,RATE or cosine
     """
 
     lr: float = 0.001
@@ -42,6 +47,8 @@ class Adam(InBatches):
     beta: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+    warmup: int = 0
+    schedule: LRSchedule = Constant()
 
     def __post_init__(self) -> None:
         require(
@@ -50,6 +57,7 @@ class Adam(InBatches):
             (0 <= self.beta < 1, wrong(self, "beta", "must be in [0, 1)")),
             (0 <= self.beta2 < 1, wrong(self, "beta2", "must be in [0, 1)")),
             (self.epsilon > 0, wrong(self, "epsilon", "must be positive")),
+            (self.warmup >= 0, wrong(self, "warmup", "must not be negative")),
         )
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
@@ -60,8 +68,8 @@ class Adam(InBatches):
         return {"params": start, "mean": zeros, "square": dict(zeros), "step": step}
 
     def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """Return the learning rate."""
-        return {"rate": self.lr}
+        """Return the learning rate of this round."""
+        return {"rate": self.lr * self.schedule.factor(clock.round, clock.rounds)}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
         """Take one Adam step."""
@@ -69,11 +77,11 @@ class Adam(InBatches):
         grads, forward = gradient(params)
         step = carry["step"] + 1
         shrink, shrink2 = 1 - self.beta**step, 1 - self.beta2**step
+        rate = hyperparams["rate"] * (step / self.warmup).clamp(max=1) if self.warmup else hyperparams["rate"]
         mean = {name: self.beta * carry["mean"][name] + (1 - self.beta) * g for name, g in grads.items()}
         square = {name: self.beta2 * carry["square"][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
         moved = {
-            name: params[name]
-            - hyperparams["rate"] * (m / shrink.to(m)) / ((square[name] / shrink2.to(m)).sqrt() + self.epsilon)
+            name: params[name] - rate * (m / shrink.to(m)) / ((square[name] / shrink2.to(m)).sqrt() + self.epsilon)
             for name, m in mean.items()
         }
         return {

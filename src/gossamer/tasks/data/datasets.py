@@ -16,7 +16,7 @@ from gossamer.core.errors import require
 from gossamer.core.extras import need
 from gossamer.core.random import Key, fold, permutation
 from gossamer.core.random import key as new_key
-from gossamer.tasks.data import image_sets, leaf, synthetic, tabular
+from gossamer.tasks.data import image_sets, leaf, plays, synthetic, tabular
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.samples import Data, Samples
 
@@ -115,6 +115,8 @@ DATASETS: dict[str, type[Source]] = {
     "linnerud": tabular.Linnerud,
     "mnist": image_sets.Mnist,
     "shakespeare": leaf.Shakespeare,
+    "shakespeare-pretrain": plays.ShakespearePretrain,
+    "shakespeare-roles": plays.ShakespeareRoles,
     "svhn": image_sets.Svhn,
     "two-populations": TwoPopulations,
     "two-populations-literal": TwoPopulationsLiteral,

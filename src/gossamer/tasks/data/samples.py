@@ -91,12 +91,13 @@ class Data:
         name: its name
         train: training samples
         test: test samples
-        classes: number of classes; 0 if targets are not classes
+        classes: number of classes; 0 if a target is not one class
         split: default split
         model: default network
         augment: augmentation of training batches
         loss: name of the default loss
         metrics: names of the default metrics; empty means those of the loss
+        tokens: number of different tokens, if targets are sequences of tokens
     """
 
     name: str
@@ -108,6 +109,7 @@ class Data:
     augment: Augment | None = None
     loss: str = "cross_entropy"
     metrics: tuple[str, ...] = ()
+    tokens: int = 0
 
     def __repr__(self) -> str:
         """Return name and sizes."""
@@ -116,7 +118,9 @@ class Data:
 
     @property
     def outputs(self) -> int:
-        """Number of outputs of a network: one per class, or one per target."""
+        """Number of outputs of a network: one per class or token, or one per target."""
+        if self.tokens:
+            return self.tokens
         return self.classes if self.loss in ("cross_entropy", "nll") else self.train.y[:1].numel()
 
     @property

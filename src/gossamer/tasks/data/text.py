@@ -1,8 +1,9 @@
-"""Text as samples: 80 characters and the next one.
+"""Text as samples: 80 characters and the next one, or sequences of characters and the next one at each position.
 
 Characters are numbered by LEAF's alphabet of 80; all others count as spaces. Sample i of a text predicts character
-80 + i from the 80 before it. Samples are split in time: the first four fifths of a role are training samples, the rest
-test samples. So no test target is a training target, but the first test samples contain the end of the training text.
+80 + i from the 80 before it. Sequence i of length n predicts the characters i n + 1 to i n + n. Samples are split in
+time: the first four fifths of a role are training samples, the rest test samples. So no test target is a training
+target, but the first test samples contain the end of the training text.
 """
 
 from collections.abc import Sequence
@@ -50,11 +51,29 @@ def windows(text: str, stride: int) -> tuple[Index, Index]:
     return sliding_window_view(codes, CONTEXT)[:-1:stride], codes[CONTEXT::stride]
 
 
+def sequences(text: str, length: int) -> tuple[Index, Index]:
+    """Return the sequences of a text, one after the other, and the next character of each position.
+
+    >>> x, y = sequences("to be or not", 5)
+    >>> [["".join(ALPHABET[i] for i in row) for row in rows] for rows in (x, y)]
+    [['to be', ' or n'], ['o be ', 'or no']]
+    """
+    codes = encode(text)
+    rows = max(0, len(codes) - 1) // length
+    x, y = (codes[at:][: rows * length].reshape(rows, length) for at in (0, 1))
+    return x, y
+
+
 def read_texts(path: Path) -> dict[str, str]:
     """Read the text of each role, in the order of names, from ``{"roles": {name: [speech, ...]}}``."""
+    return dict(sorted(read_in_order(path).items()))
+
+
+def read_in_order(path: Path) -> dict[str, str]:
+    """Read the same texts, in the order of the file."""
     with reading(path, "file of roles"):
         roles = files.parse_json(path.read_bytes())["roles"]
-        return {name: _speech(roles[name]) for name in sorted(roles)}
+        return {name: _speech(roles[name]) for name in roles}
 
 
 def read_roles(paths: Sequence[Path], stride: int) -> tuple[OwnedSamples, OwnedSamples]:
@@ -63,6 +82,11 @@ def read_roles(paths: Sequence[Path], stride: int) -> tuple[OwnedSamples, OwnedS
     samples = [windows(text, stride) for text in read_texts(path).values() if len(text) > CONTEXT]
     if not samples:
         raise ConfigError(f"{path} has no role with more than {CONTEXT} characters")
+    return in_time(samples)
+
+
+def in_time(samples: Sequence[tuple[Index, Index]]) -> tuple[OwnedSamples, OwnedSamples]:
+    """Return the first four fifths of each owner's samples, and the rest."""
     cuts = [len(y) - len(y) // TEST_PART for _, y in samples]
     train = [(x[:cut], y[:cut]) for (x, y), cut in zip(samples, cuts, strict=True)]
     test = [(x[cut:], y[cut:]) for (x, y), cut in zip(samples, cuts, strict=True)]

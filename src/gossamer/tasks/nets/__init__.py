@@ -2,11 +2,14 @@
 
 The outputs are the scores of the classes or, if targets are numbers, one number for each of them.
 
+A network may have sizes: ``gpt:6,256,8``. These are the fields of a dataclass whose objects build the network.
+
 Initial weights come from PyTorch's global generator. Seed it for reproducible weights.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -15,21 +18,38 @@ from gossamer.core import specs
 from gossamer.core.errors import ConfigError, require
 from gossamer.tasks.nets.conv import cnn2, cnn4, cnn8, cnn_gn, lenet5, vgg11
 from gossamer.tasks.nets.dense import logistic, mlp
+from gossamer.tasks.nets.gpt import GPT2Size, GPTSize
 from gossamer.tasks.nets.lstm import lstm
 from gossamer.tasks.nets.mixer import mixer
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.nets.resnet_gn import resnet18_gn
 
-__all__ = ["NETS", "Net", "build"]
+__all__ = ["NETS", "Net", "Sizes", "build", "check_name"]
+
+
+class Sizes(Protocol):
+    """The sizes of a network that has several."""
+
+    def build(self, shape: torch.Size, classes: int) -> nn.Module:
+        """Build the network for inputs of ``shape``."""
+        ...
 
 
 @dataclass(frozen=True)
 class Net:
-    """A network: its constructor, its summary, and the smallest image side; 1 means any input shape, 0 means text."""
+    """A network.
+
+    Args:
+        build: its constructor
+        summary: what it is
+        min_side: the smallest image side; 1 means any input shape, 0 means text
+        sizes: the class of its sizes, if it has several
+    """
 
     build: Callable[[torch.Size, int], nn.Module]
     summary: str
     min_side: int = 1
+    sizes: type[Sizes] | None = None
 
 
 NETS: dict[str, Net] = {
@@ -37,6 +57,13 @@ NETS: dict[str, Net] = {
     "cnn4": Net(cnn4, "four 3 x 3 convolutions with batch norm (FedMRN)", min_side=16),
     "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", min_side=16),
     "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (benchmarks)", min_side=4),
+    "gpt": Net(
+        GPTSize().build,
+        "a transformer for next characters, 4 layers of 128 channels; or gpt:LAYERS,WIDTH,HEADS",
+        min_side=0,
+        sizes=GPTSize,
+    ),
+    "gpt2": Net(GPT2Size().build, "the GPT-2 of transformers, with the sizes of gpt", min_side=0, sizes=GPT2Size),
     "lenet5": Net(lenet5, "two 5 x 5 convolutions and 500 hidden units (FedSpa)", min_side=16),
     "linear": Net(logistic, "one linear layer with a bias: linear regression"),
     "logistic": Net(logistic, "logistic regression with a bias"),
@@ -54,14 +81,29 @@ NETS: dict[str, Net] = {
 
 def build(name: str, shape: Sequence[int], classes: int) -> nn.Module:
     """Build the network called ``name`` for inputs of ``shape``; refuse unsuitable shapes."""
-    if name not in NETS:
-        raise ConfigError(specs.unknown("model", name, NETS))
+    check_name(name)
+    kind, sized, _ = name.partition(":")
     require((classes >= 1, f"model {name}: classes must be >= 1, got {classes}"))
-    if NETS[name].min_side > 1:
-        _check_images(name, shape)
-    if NETS[name].min_side == 0:
-        require((len(shape) == 1, f"{name} needs text (one row of characters), got {_shown(shape)}"))
-    return NETS[name].build(torch.Size(shape), classes)
+    if NETS[kind].min_side > 1:
+        _check_images(kind, shape)
+    if NETS[kind].min_side == 0:
+        require((len(shape) == 1, f"{kind} needs text (one row of characters), got {_shown(shape)}"))
+    made = specs.parse(name, _sizes(), "model").build if sized else NETS[kind].build
+    return made(torch.Size(shape), classes)
+
+
+def check_name(name: str) -> None:
+    """Refuse a network that does not exist, and sizes that it does not have."""
+    kind, sized, _ = name.partition(":")
+    if kind not in NETS:
+        raise ConfigError(specs.unknown("model", kind, NETS))
+    if sized:
+        require((kind in _sizes(), f"model {name!r}: {kind} has one size: leave out what follows the colon"))
+        specs.parse(name, _sizes(), "model")
+
+
+def _sizes() -> dict[str, type[Sizes]]:
+    return {name: net.sizes for name, net in NETS.items() if net.sizes}
 
 
 def _check_images(name: str, shape: Sequence[int]) -> None:
