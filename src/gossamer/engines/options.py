@@ -160,7 +160,9 @@ class Options:
             (self.precision in PRECISIONS, unknown("precision", self.precision, PRECISIONS)),
             (
                 not self.checkpointing or self.executor in (AUTO, *EAGER),
-                Mistake("needs {}", Setting("", "checkpointing"), Setting("", "executor", _either(AUTO, *EAGER))),
+                Mistake(
+                    f"needs {_either(AUTO, *EAGER)} as {{}}", Setting("", "checkpointing"), Setting("", "executor")
+                ),
             ),
             (0 <= self.failure_rate <= 1, wrong_argument("failure_rate", self.failure_rate, "must be in [0, 1]")),
             (self.eval_every >= 1, wrong_argument("eval_every", self.eval_every, "must be at least 1")),
