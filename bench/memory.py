@@ -5,8 +5,9 @@
 
 Stated is ``Objective.memory``, which says how much of a model fits a device. It is computed on the CPU, whatever the
 device. Measured is the peak of the second step of a client: the tensors that it holds, the solver's state and the
-batch, which exist before the step, and what the step allocates, according to PyTorch's allocator on a GPU and its
-profiler on a CPU. Sequences are random; the memory does not depend on them. Stored samples and code are not counted.
+batch, which exist before the step, and what the step allocates: according to PyTorch's allocator on a GPU, and storage
+by storage on a CPU (``gossamer.tasks.allocations``). Sequences are random; the memory does not depend on them. Stored
+samples and code are not counted.
 """
 
 import argparse
@@ -17,7 +18,6 @@ from typing import Any
 
 import torch
 from held import peak
-from torch import Tensor
 
 from gossamer import Adam, LoRA, Method, Options, Task, compose
 from gossamer.core import tree
@@ -25,6 +25,7 @@ from gossamer.core.solver import Solver
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.full import Full
+from gossamer.tasks.allocations import Allocations
 from gossamer.tasks.nets.gpt import GPTSize
 
 STEPS = 2
@@ -83,21 +84,20 @@ class Watched:
 
     def __call__(self, start: Any, carry: Any, context: Any, x: Any, y: Any, hyperparams: Any) -> Any:
         """Run one step."""
-        found = []
-        held = [*tree.flatten({"start": start, "carry": carry, "context": context}).values(), x, y]
-        held += self.simulation.objective.kept()
+        found, objective = [], self.simulation.objective
+        held = tree.flatten({"start": start, "carry": carry, "context": context}).values()
+        counted = Allocations([*held, *objective.kept(), x, y])
 
         def work() -> None:
             found.append(self.step(start, carry, context, x, y, hyperparams))
 
-        before = size(held)
-        self.peaks.append(before + peak(work, self.simulation.objective.device.type))
+        if objective.device.type == "cuda":
+            self.peaks.append(counted.peak + peak(work, "cuda"))
+        else:
+            with counted:
+                work()
+            self.peaks.append(counted.peak)
         return found[0]
-
-
-def size(tensors: list[Tensor]) -> int:
-    """Return the bytes of tensors; those that share memory count once."""
-    return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}.values())
 
 
 def task_of(given: argparse.Namespace) -> Task:
@@ -131,7 +131,7 @@ def line(row: Row, found: tuple[int, int, int], first: int) -> str:
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
     made = argparse.ArgumentParser(description="Peak memory of a client's training step, by method.")
-    for name, default in {"layers": 6, "width": 256, "heads": 8, "length": 128, "classes": 65, "batch": 16}.items():
+    for name, default in {"layers": 6, "width": 128, "heads": 4, "length": 64, "classes": 65, "batch": 8}.items():
         made.add_argument(f"--{name}", type=int, default=default)
     made.add_argument("--rank", type=int, default=8, help="rank of the adapters")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
