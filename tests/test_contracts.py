@@ -52,6 +52,7 @@ from gossamer.parts.codecs import (
     PoissonBinomial,
     Retain,
     SampledMask,
+    Seeds,
     Skellam,
     StochasticSign,
     Ternary,
@@ -78,6 +79,7 @@ from gossamer.parts.servers import (
     PrivateMean,
     PrunedAverage,
     Robust,
+    SeedSums,
     Server,
     SumThenDecode,
     TreeMean,
@@ -92,6 +94,7 @@ from gossamer.parts.solvers import (
     Adam,
     Ditto,
     GradientProbe,
+    KSeed,
     PerFedAvg,
     PFedMe,
     PruningSGD,
@@ -99,6 +102,7 @@ from gossamer.parts.solvers import (
     Solver,
     SparseSGD,
     ThresholdSGD,
+    ZerothOrder,
 )
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views import (
@@ -141,6 +145,8 @@ ALL_CODECS: list[Codec] = [
     SampledMask(coded=True),
     Eden(2, coded=True),
     KLMS(),
+    Seeds(),
+    Seeds(40, "gauss", "bfloat16"),
     MaskedNoise(alpha=0.01),
     DenseMaskedNoise(MaskedNoise(alpha=0.01)),
     CommonMaskedNoise(noise="bernoulli"),
@@ -181,6 +187,9 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (DPSGD(), Mean()),
     (DPSGD(steps=3, batch=None, momentum=0.9, clip=0.1), Mean()),
     (DPSGD(batch=4, secure_noise=True), Mean()),
+    (ZerothOrder(), Mean()),
+    (ZerothOrder(steps=2, difference="forward", directions="gauss", clip=0.1), Mean()),
+    (KSeed(candidates=5), Mean()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
     (SparseSGD(), MajorityAverage()),
@@ -207,6 +216,7 @@ SERVERS: list[tuple[Server, Solver]] = [
     (MajorityAverage(), SparseSGD()),
     (PrunedAverage(), SparseSGD(local=False)),
     (SumThenDecode(), SGD()),
+    (SeedSums(), KSeed(candidates=5)),
     (GradientSimilarity(), GradientProbe()),
     (GradientSimilarity(lr=0.0, once=0), GradientProbe()),
     (GradientSimilarity(keep=2, sketch=8), GradientProbe()),
@@ -302,7 +312,8 @@ def test_solvers(solver: Solver, server: Server) -> None:
 
 @pytest.mark.parametrize(("server", "solver"), SERVERS, ids=repr)
 def test_servers(server: Server, solver: Solver) -> None:
-    check_server(server, solver, next((codec for codec, paired in PAIRED.items() if paired == server), None))
+    paired = next((codec for codec, paired in PAIRED.items() if paired == server), None)
+    check_server(server, solver, Seeds(solver.candidates) if isinstance(solver, KSeed) else paired)
 
 
 @pytest.mark.parametrize("sampler", ALL_SAMPLERS, ids=repr)

@@ -65,12 +65,14 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
     from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
+    from gossamer.parts.codecs.seeds import Seeds as Seeds
     from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
     from gossamer.parts.codecs.sparse import Sparse as Sparse
     from gossamer.parts.codecs.subsample import Subsample as Subsample
     from gossamer.parts.codecs.ternary import Ternary as Ternary
     from gossamer.parts.codecs.topk import TopK as TopK
     from gossamer.parts.downlinks.delta import Delta as Delta
+    from gossamer.parts.downlinks.seed_sums import SendSums as SendSums
     from gossamer.parts.parametrizations.supermask import Supermask as Supermask
     from gossamer.parts.pruning_schedule import Progressive as Progressive
     from gossamer.parts.samplers.by_size import BySize as BySize
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.robust.multi_krum import MultiKrum as MultiKrum
     from gossamer.parts.servers.robust.server import Robust as Robust
     from gossamer.parts.servers.robust.trimmed_mean import TrimmedMean as TrimmedMean
+    from gossamer.parts.servers.seed_sums import SeedSums as SeedSums
     from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
     from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
@@ -108,6 +111,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.ditto import Ditto as Ditto
     from gossamer.parts.solvers.dp_sgd import DPSGD as DPSGD
     from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
+    from gossamer.parts.solvers.k_seed import KSeed as KSeed
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
     from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
@@ -119,6 +123,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
     from gossamer.parts.solvers.sparse_sgd import SparseSGD as SparseSGD
     from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
+    from gossamer.parts.solvers.zeroth_order import ZerothOrder as ZerothOrder
     from gossamer.parts.views.bernoulli import Bernoulli as Bernoulli
     from gossamer.parts.views.full import Full as Full
     from gossamer.parts.views.largest_weights import LargestWeights as LargestWeights

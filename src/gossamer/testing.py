@@ -10,7 +10,7 @@ part that passes works with every other part, over every channel and in every en
 
 import contextlib
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
-from gossamer.core.solver import PerSampleSolver, Solver
+from gossamer.core.solver import ForwardSolver, Loss, Move, PerSampleSolver, Solver, StepKeys
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.core.view import DescribedView, View, ViewMemory
 from gossamer.engines import simulate
@@ -501,6 +501,16 @@ def _check_per_sample(solver: PerSampleSolver, grads: Params) -> None:
     )
 
 
+def _bowl(trained: Sequence[str]) -> Loss:
+    """Return a quadratic loss."""
+
+    def loss(params: Params, move: Move | None = None) -> Tensor:
+        at = {name: move(name, params[name]) if move else params[name] for name in trained}
+        return torch.stack([1.5 * tensor.square().sum() for tensor in at.values()]).sum()
+
+    return loss
+
+
 def _two_steps(found: BoundExchange, start: Params) -> Params:
     solver, trained = found.solver, found.context.trained
 
@@ -514,7 +524,14 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
     sections = found.server.download(found.server.init(start), found.home(0)).sections
     with _named(solver, "begin"):
         carry = solver.begin(start, sections, memory, 2)
-    for _ in range(2):
+    for number in range(2):
+        if isinstance(solver, ForwardSolver):
+            keys = StepKeys(key_tensor(KEY), key_tensor(fold(KEY, "own")), torch.tensor(number))
+            with _named(solver, "advance"):
+                carry = solver.advance(_bowl(trained), start, carry, hyperparams, keys)
+            scalars = carry["scalars"]
+            assert scalars.shape == (solver.span.size,), f"{solver!r} must carry {solver.span.size} scalars"
+            continue
         with _named(solver, "step"):
             carry = solver.step(gradient, start, carry, hyperparams)
     info = _Info(Full(), start, {}, 0)
@@ -607,9 +624,10 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
     def add(acc: Tensor, weight: float) -> None:
         acc.add_(vector * weight)
 
+    coded = vector.new_ones(found.sums.sum_size(layout)) if found.carried else vector
     owner = found.home(client).owner
     whole = (client, Part(), layout, 10.0, add, sections, params, owner)
-    return Arrival(*whole, batches=3.0, to_sum=lambda: vector, from_sum=lambda mean: mean)
+    return Arrival(*whole, batches=3.0, to_sum=lambda: coded, from_sum=lambda mean: mean)
 
 
 def check_sampler(sampler: Sampler) -> None:

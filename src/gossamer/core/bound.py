@@ -25,6 +25,7 @@ from gossamer.core.codec import (
     MeasuredCodec,
     SideInformation,
     StraightThrough,
+    carry_codec,
     centred,
     checked,
     folds_decoded,
@@ -78,6 +79,7 @@ class BoundExchange:
         self.measured = self.server if isinstance(self.server, MeasuredServer) else None
         self.codec_memory, self.solver_memory = memory_of(self.codec), solver_memory_of(self.solver)
         self.surrogate, self.sums = surrogate_of(self.codec), sums_of(self.codec)
+        self.carried = carry_codec(self.codec)
         self.measured_codec = self.codec if isinstance(self.codec, MeasuredCodec) else None
         self.broadcasts = self.shared and self.view.common and self.per_client is None
         telling = self.view_memory or self.described
@@ -102,6 +104,10 @@ class BoundExchange:
             ),
             (self.last or not stateful, "only the last exchange of a round may have parts with client state"),
             (self.last or self.secure is None, "only the last exchange of a round may have secure aggregation"),
+            (
+                self.carried is None or self.send == "change",
+                f"{type(self.exchange.codec).__name__} encodes a change of the model, got send={self.send!r}",
+            ),
         )
         if self.secure is not None:
             self.secure.check()
@@ -487,7 +493,9 @@ class BoundExchange:
         if not self.shared:
             return SILENT, {**state, "own": tree.add(job.start, trained.change)}
         payload, layout, figures = Payload(), job.layout, dict[str, float]()
-        if self.send != "sections":
+        if self.carried is not None:
+            payload = self.carried.encode_carry(trained.carry, layout, job.codec_key)
+        elif self.send != "sections":
             vector = layout.joined(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)

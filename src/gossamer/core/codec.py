@@ -15,7 +15,7 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, layout.size)
             return finite(values, "values").to(layout.dtype)
 
-Nine base classes add optional abilities:
+Ten base classes add optional abilities:
 
     CodecMemory        client state between rounds, for example error feedback
     Summing            payloads that the server averages before it decodes them
@@ -26,6 +26,7 @@ Nine base classes add optional abilities:
     MeasuredCodec      metrics of each upload in the record of a round, and a warning about them
     OwnFold            a ``fold`` of its own that rounds as the sum with the decoded vector does
     Replayable         payloads that are sent on to other clients, in part or under conditions
+    CarryCodec         payloads that are made from what the solver carries, not from the change of the model
 
 ``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
 it, they return a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it, and
@@ -289,6 +290,24 @@ class Replayable(Codec):
         They are a payload of this codec for that layout. New values of the remaining tensors are sent instead.
         """
         return payload, layout
+
+
+class CarryCodec(Codec):
+    """A codec of uploads that encodes what the solver carries, in place of the change of the model."""
+
+    @property
+    @abstractmethod
+    def takes_carry(self) -> bool:
+        """Whether ``encode_carry`` is called in place of ``encode``. Then clients need not compute their change."""
+
+    @abstractmethod
+    def encode_carry(self, carry: State, layout: Layout, key: Key) -> Payload:
+        """Return the payload for the solver's carry after the last step. ``decode`` gives the change of the model."""
+
+
+def carry_codec(codec: Codec) -> CarryCodec | None:
+    """Return the codec if its payloads are made from the solver's carry."""
+    return codec if isinstance(codec, CarryCodec) and codec.takes_carry else None
 
 
 @dataclass(frozen=True)

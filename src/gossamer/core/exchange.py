@@ -129,6 +129,10 @@ class Network(Protocol):
         """Raise ``ConfigError`` if the network has no gradients of single samples, with the reason."""
         ...
 
+    def check_forward(self) -> None:
+        """Raise ``ConfigError`` if losses alone do not train the network, with the reason."""
+        ...
+
     def memory(self, params: Params, solver: "Solver") -> int:
         """Return the bytes of memory that a client needs to train these tensors."""
         ...

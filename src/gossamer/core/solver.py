@@ -30,11 +30,12 @@ A complete solver, SGD without momentum:
             return {"params": {**carry["params"], **buffers, **new}}
 
 A solver with client state between rounds extends ``SolverMemory``. One that bounds what each sample contributes, as
-differentially private training does, extends ``PerSampleSolver``.
+differentially private training does, extends ``PerSampleSolver``. One that needs no gradients, only losses, extends
+``ForwardSolver``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -44,6 +45,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Context, LocalTrainingInfo, Section, Sections
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
+from gossamer.core.random.directions import DirectionKind
 from gossamer.core.types import Clock, Params, State
 
 T = TypeVar("T")
@@ -177,6 +179,90 @@ class PerSampleSolver(Solver):
 
         ``key`` is the client's key of the round and ``step`` the index of the local step, for ``core.random.draws``.
         """
+
+
+Move = Callable[[str, Tensor], Tensor]
+"""Maps the name and the values of a trained tensor to the values with which the network is evaluated."""
+
+
+class Loss(Protocol):
+    """The client's loss on the current batch."""
+
+    def __call__(self, params: Params, move: Move | None = None) -> Tensor:
+        """Return the loss at these tensors. Each trained one is changed by ``move`` just before it is used."""
+        ...
+
+
+class StepKeys(NamedTuple):
+    """The random numbers of a step without gradients, for ``gossamer.core.random.draws``.
+
+    Args:
+        common: the key of the directions: by default that of the uplink codec, which all clients of a round share if
+            the codec is ``common``
+        own: a key of the client and the round
+        step: the index of the local step
+    """
+
+    common: Tensor
+    own: Tensor
+    step: Tensor
+
+
+class Span(NamedTuple):
+    """The change of a client as a sum of random directions: ``sum_j scale scalars[j] z_j``.
+
+    Args:
+        kind: the distribution of the directions
+        size: the number of directions
+        scale: the factor of all scalars
+    """
+
+    kind: DirectionKind
+    size: int
+    scale: float
+
+
+class ForwardSolver(Solver):
+    """A solver that evaluates the loss, and computes no gradient: its memory is that of inference.
+
+    An engine calls ``advance`` in place of ``step``. The client's change is a sum of random directions
+    (``gossamer.core.random.directions``), and ``carry["scalars"]`` has one number per direction, from which a
+    ``CarryCodec`` makes the upload.
+    """
+
+    def bind(self: T, context: Context) -> T:
+        """Refuse networks whose forward pass changes buffers, and views of a part of the model."""
+        if not context.exchange.view.whole:
+            raise ConfigError(f"{type(self).__name__} needs clients that hold the whole model: use Full()")
+        context.network.check_forward()
+        return self
+
+    @property
+    @abstractmethod
+    def span(self) -> Span:
+        """The directions of a round."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the directions are the same in all rounds."""
+        return False
+
+    def direction_key(self, codec: Key) -> Key:
+        """Return the key of the directions, given that of the uplink codec, which differs from round to round."""
+        return codec
+
+    @property
+    @abstractmethod
+    def evaluations(self) -> int:
+        """The number of losses that a step evaluates."""
+
+    @abstractmethod
+    def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
+        """Return the carry after one local step, as ``step`` does."""
+
+    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
+        """Refuse gradients."""
+        raise ConfigError(f"{type(self).__name__} evaluates losses only: call advance, not step")
 
 
 class SolverMemory(Solver):

@@ -23,7 +23,7 @@ from gossamer.core.errors import ConfigError, GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
 from gossamer.core.random import Key, fold, seeded, tensor
-from gossamer.core.solver import Gradients, Hyperparams, PerSampleSolver
+from gossamer.core.solver import ForwardSolver, Gradients, Hyperparams, Move, PerSampleSolver, StepKeys
 from gossamer.core.tree import add, difference, multiply, scale, subtract
 from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
@@ -34,11 +34,15 @@ from gossamer.tasks.data import nests
 from gossamer.tasks.data.lazy import LazySamples, Request
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.losses import weight
+from gossamer.tasks.moves import moved
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.random_layers import Numbers
 
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
 """Map model tensors to the loss, the gradients and the changed buffers of the current batch."""
+
+EvaluateLoss = Callable[[Params, Move | None], Tensor]
+"""Map model tensors, and a change of the trained ones, to the loss of the current batch."""
 
 
 class ClientTask(NamedTuple):
@@ -216,7 +220,7 @@ class Client:
 
     def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
         """Build the training result from the carry of the last step and the mean loss."""
-        change = difference(carry["params"], job.start)
+        change = {} if self.exchange.carried else difference(carry["params"], job.start)
         return Trained(change, carry, loss, batches.flops(job), len(client_task.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
@@ -235,7 +239,11 @@ class Client:
             more["random"] = {"key": tensor(fold(job.key, "layers"), device)}
         if isinstance(exchange.solver, PerSampleSolver):
             more["per_sample"] = self._per_sample(exchange.solver, job)
-        counts = bool(codec or parametrization or "random" in more or "per_sample" in more)
+        if isinstance(exchange.solver, ForwardSolver):
+            keys = exchange.solver.direction_key(job.codec_key), fold(job.key, "solver")
+            common, own = (tensor(key, device) for key in keys)
+            more["forward"] = {"common": common, "own": own}
+        counts = bool(codec or parametrization or more.keys() & {"random", "per_sample", "forward"})
         step_index = {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if counts else {}
         if job.scale is not None:
             more["scale"] = number(job.scale, job.layout.dtype, device)
@@ -257,6 +265,12 @@ class Client:
         """Run one local step in eager mode; return the next carry and the loss."""
         objective, trained = self.objective, self.objective.trained
         labels = context.get("labels")
+
+        def loss(at: Params, move: Move | None) -> Tensor:
+            return objective.loss(at, x, y, labels, move, random_numbers(context, carry))
+
+        if "forward" in context:
+            return forward_step(self, loss, start, carry, context, hyperparams)
         numbers = random_numbers(context, carry)
 
         def evaluate(at: Params) -> tuple[Tensor, Params, Params]:
@@ -330,18 +344,15 @@ def step(
         labels: vector of the labels that count, if not all do
         random: the key of random layers; absent if there are none
         scale: factor of the loss, if it is not 1
+        forward: the keys of a solver that evaluates losses only; see ``forward_step``
         per_sample: key and expected size of a batch, if the solver makes its gradient from those of samples
         real: for such a solver, 1 for each sample of the batch and 0 for those that fill it up; it changes by step
     """
     losses: list[Tensor] = []
-    parametrization, codec, solver = client.method.parametrization, client.exchange.surrogate, client.exchange.solver
+    parametrization, solver = client.method.parametrization, client.exchange.solver
 
     def gradient(params: Params) -> Gradients:
-        at = (
-            surrogate_params(codec, trained, start, params, context, carry["step_index"])
-            if context["codec"]
-            else params
-        )
+        at = sent_params(client, trained, start, params, carry, context)
         loss, grads, changed = evaluate(
             parametrization.network(at, context["form"], carry["step_index"]) if context["form"] else at
         )
@@ -365,6 +376,32 @@ def step(
     return new, losses[-1]
 
 
+def forward_step(
+    client: Client, evaluate: EvaluateLoss, start: Params, carry: State, context: State, hyperparams: Hyperparams
+) -> tuple[State, Tensor]:
+    """Run one step of a solver that evaluates losses only: return the next carry and the mean of the losses.
+
+    All losses of a step are those of one batch, with the same numbers in random layers.
+    """
+    losses: list[Tensor] = []
+    solver, parametrization, trained = client.exchange.solver, client.method.parametrization, client.objective.trained
+    assert isinstance(solver, ForwardSolver)
+
+    def loss(params: Params, move: Move | None = None) -> Tensor:
+        if context["codec"] or context["form"]:  # these compute other tensors from all of the moved ones
+            params, move = sent_params(client, trained, start, moved(params, move, trained), carry, context), None
+            params = (
+                parametrization.network(params, context["form"], carry["step_index"]) if context["form"] else params
+            )
+        value = evaluate(params, move)
+        losses.append(value)
+        return value * context["scale"] if "scale" in context else value
+
+    keys = StepKeys(context["forward"]["common"], context["forward"]["own"], carry["step_index"])
+    new = solver.advance(loss, start, carry, hyperparams, keys)
+    return {**new, "step_index": carry["step_index"] + 1}, torch.stack(losses).mean()
+
+
 def _released(
     solver: PerSampleSolver, grads: Params, adapted: Callable[[Params], Params], context: State, step_index: Tensor
 ) -> Params:
@@ -386,6 +423,15 @@ def random_numbers(context: State, carry: State) -> Numbers | None:
     if "random" not in context:
         return None
     return Numbers(context["random"]["key"], carry["step_index"])
+
+
+def sent_params(
+    client: Client, trained: Sequence[str], start: Params, params: Params, carry: State, context: State
+) -> Params:
+    """Return the tensors of the forward pass: the client's, or what a straight-through estimator makes of them."""
+    if not context["codec"]:
+        return params
+    return surrogate_params(client.exchange.surrogate, trained, start, params, context, carry["step_index"])
 
 
 def surrogate_params(
@@ -415,6 +461,7 @@ class BatchSchedule:
         self.rows = [samples[batch] for batch in plan]
         self.objective = client.objective
         self.requests: dict[int, Request] = {}
+        self.evaluations = solver.evaluations if isinstance(solver, ForwardSolver) else None
 
     @cached_property
     def draws(self) -> list[Tensor] | None:
@@ -463,6 +510,10 @@ class BatchSchedule:
 
     def flops(self, job: Job) -> Flops:
         """Return the cost of all steps; it is measured once per batch size."""
+        if self.evaluations is not None:
+            seen = self.objective.forward_flops(job.start, torch.from_numpy(np.concatenate(self.rows)))
+            spent = self.evaluations * seen
+            return Flops(spent, spent, sum(self.sizes) / max(1, len(self)))
         first = {len(rows): torch.from_numpy(rows) for rows in self.rows}
         counts, keep = Counter(self.sizes), dict(job.part.keep)
         costs = [(n, self.objective.flops(job.start, first[size], keep)) for size, n in counts.items()]

@@ -38,7 +38,7 @@ from gossamer.engines.run import FederatedRun, Stage
 from gossamer.engines.secure import PhaseReplies, PhaseReply
 from gossamer.engines.virtual.clock import VirtualTime
 from gossamer.engines.warm_start import Init
-from gossamer.parts.attacks.base import Attack
+from gossamer.parts.attacks.base import Attack, Collusion, UpdateAttack
 from gossamer.parts.channels.lossy import Lossy
 from gossamer.parts.channels.perfect import Perfect
 from gossamer.runs.folder import RunFolder
@@ -196,6 +196,10 @@ class Simulation(FederatedRun):
             require(
                 (not self.method.pooled, "a method that pools all samples has no clients that could attack"),
                 (shared or self.method.pooled, "clients of this method send nothing that could be attacked"),
+                (
+                    not (self.method.training.carried and isinstance(attack, UpdateAttack | Collusion)),
+                    "it changes updates, and this method sends scalars of the solver instead: use an attack on samples",
+                ),
                 (
                     adversary.triggered is None or (self.method.shared and single),
                     "the success of a backdoor is that of the global model, and this method has none",

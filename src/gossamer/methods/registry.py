@@ -181,6 +181,12 @@ ENTRIES: dict[str, MethodEntry] = {
     "quic-fl": MethodEntry(
         "quantized", "Compression", "a few bits per entry after a rotation; every entry is unbiased", "2205.13341"
     ),
+    "decomfl": MethodEntry(
+        "seeds", "Zeroth order", "scalars along the random directions of a round, from forward passes", "2405.15861"
+    ),
+    "fedkseed": MethodEntry(
+        "seeds", "Zeroth order", "sums of scalars along fixed random directions, up and down", "2312.06353"
+    ),
     "onebit-cs": MethodEntry(
         "thin_links", "Wireless links", "one gradient of a pruned model, as one-bit compressive measurements"
     ),

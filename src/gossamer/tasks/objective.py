@@ -25,9 +25,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.random import Key, fold, seeded, uniform
-from gossamer.core.solver import Solver
+from gossamer.core.solver import Move, Solver
 from gossamer.core.types import Flops, Layout, Params, State
-from gossamer.tasks import per_sample
+from gossamer.tasks import moves, per_sample
 from gossamer.tasks.checkpointing import Checkpointing, repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
@@ -81,7 +81,7 @@ class Objective:
         _check_types({**parameters, **buffers}, (*self.trained, *self.averaged))
         self._counts = {name: buffers[name].clone() for name in self.counters}
         self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
-        self._registries = _registries(self._module)
+        self._registries, self._owners = _registries(self._module), moves.owners(self._module, self.trained)
         self._put(self._outline)  # trained tensors are passed in, so the module need not hold a copy
         self._alone, self._together = False, True
         self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
@@ -293,6 +293,84 @@ class Objective:
         others = {name: params[name] for name in (*self.averaged, *self.counters)}
         grads, (value, changed) = grad_and_value(loss, has_aux=True)(leaves, others)
         return value, grads, changed
+
+    @torch.no_grad()
+    def loss(
+        self,
+        params: Params,
+        x: Nest,
+        y: Tensor,
+        labels: Tensor | None = None,
+        move: Move | None = None,
+        numbers: Numbers | None = None,
+    ) -> Tensor:
+        """Return the loss of one batch in training mode, without a backward pass. Arguments are as in ``gradient``.
+
+        Each trained tensor is changed by ``move`` just before it is used, so that only those of one layer exist twice.
+        """
+        lazy = move is not None and self._by_layer
+        self.train_mode(alone=len(y) == 1)
+        with self.precision.products(), drawing(numbers):
+            output = self.precision.forward(lambda: self._moved_output(params, x, move, lazy))
+            return self.task.loss(_only(output, labels), y)
+
+    def _moved_output(self, params: Params, x: Nest, move: Move | None, lazy: bool) -> Tensor:
+        """Return the network's output at moved tensors, which are moved layer by layer if ``lazy``."""
+        if move is None or not lazy:
+            return self._output(moves.moved(params, move, self.trained), x)
+        self._put(params)
+        with moves.layer_by_layer(self._owners, params, move):
+            return forward(self._module, x)
+
+    @cached_property
+    def _by_layer(self) -> bool:
+        """Whether tensors can be moved layer by layer, found by a trial on two samples."""
+        params, (x, _) = {**self.initial(), **self.local()}, self._here(self._some())
+        self.train_mode(alone=False)
+
+        @torch.no_grad()
+        def run(move: Move, lazy: bool) -> Tensor:
+            with seeded(Key(0, 0)):
+                return self._moved_output(params, x, move, lazy)
+
+        return moves.agree(run)
+
+    def pure_loss(
+        self,
+        params: Params,
+        x: Nest,
+        y: Tensor,
+        labels: Tensor | None = None,
+        move: Move | None = None,
+        numbers: Numbers | None = None,
+    ) -> Tensor:
+        """Return the same as ``loss``, for ``torch.vmap`` and ``torch.compile``; see ``pure_gradient``."""
+        held = moves.moved(
+            {name: params[name] for name in (*self.trained, *self.averaged, *self.counters)}, move, self.trained
+        )
+        with drawing(numbers):
+            output = self.precision.forward(lambda: scores(functional_call(self._module, held, *arguments(x))))
+            return self.task.loss(_only(output, labels), y)
+
+    def check_forward(self) -> None:
+        """Refuse networks that losses alone do not train: with buffers of their own, or other random numbers."""
+        if other := self.random.other:
+            raise ConfigError(
+                f"the network draws random numbers by {other}: two losses of a batch would differ by them; use layers "
+                "of torch, such as nn.Dropout"
+            )
+        held, batch = {**self.initial(), **self.local()}, self._here(self._some())
+        if not len(batch[1]):
+            return
+        _ = self._by_layer  # the trial is not part of a step
+        with seeded(Key(0, 0)), torch.enable_grad():
+            changed = self.gradient(held, *batch)[2]
+        for name, after in changed.items():
+            if not torch.equal(after, held[name]):
+                raise ConfigError(
+                    f"the forward pass changes the buffer {name}, which a method that sends scalars does not send: use "
+                    "layers without running statistics, such as nn.GroupNorm, or --model resnet18-gn"
+                )
 
     def sample_gradients(
         self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, numbers: Numbers | None = None

@@ -65,7 +65,11 @@ def _off_zero(noise: Tensor) -> Tensor:
 
 def _normal(key: Key, n: int, start: int, device: torch.device | str) -> Tensor:
     first, last = start // 2, -(-(start + n) // 2)
-    drawn = halves(words(key, last - first, start=first, device=device))[start % 2 :][:n]
+    return normal_of(halves(words(key, last - first, start=first, device=device))[start % 2 :][:n])
+
+
+def normal_of(drawn: Tensor) -> Tensor:
+    """Return a float32 normal number for each 32-bit number, given as int64 from 0 to 2**32 - 1."""
     float_bits = ((drawn & 0x7FFFFFFF).to(torch.float64) + 0.5).view(torch.int64)
     node = (float_bits >> FRACTION) - FIRST
     table = _table(drawn.device)

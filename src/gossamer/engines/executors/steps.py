@@ -6,9 +6,9 @@ from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.devices import number
-from gossamer.core.solver import Hyperparams
+from gossamer.core.solver import Hyperparams, Move
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, at_batch, random_numbers
+from gossamer.engines.client import Client, at_batch, forward_step, random_numbers
 from gossamer.engines.client import step as client_step
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.objective import Objective
@@ -26,6 +26,12 @@ def pure_step(client: Client) -> Step:
         start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
         trained, labels = objective.trained, context.get("labels")
+
+        def loss(at: Params, move: Move | None) -> Tensor:
+            return objective.pure_loss(at, x, y, labels, move, random_numbers(context, carry))
+
+        if "forward" in context:
+            return forward_step(client, loss, start, carry, context, hyperparams)
         numbers = random_numbers(context, carry)
 
         def evaluate(at: Params) -> LossAndGradients:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gossamer.core.lazy import Registry, attach
 
 if TYPE_CHECKING:
+    from gossamer.core.codec import CarryCodec as CarryCodec
     from gossamer.core.codec import Codec as Codec
     from gossamer.core.codec import CodecMemory as CodecMemory
     from gossamer.core.codec import IntegerSums as IntegerSums
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
     from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
+    from gossamer.parts.codecs.seeds import Seeds as Seeds
     from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
     from gossamer.parts.codecs.sparse import Sparse as Sparse
     from gossamer.parts.codecs.subsample import Subsample as Subsample

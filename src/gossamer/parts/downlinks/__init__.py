@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gossamer.core.downlink import BoundDownlink as BoundDownlink
     from gossamer.core.downlink import Downlink as Downlink
     from gossamer.parts.downlinks.delta import Delta as Delta
+    from gossamer.parts.downlinks.seed_sums import SendSums as SendSums
 
 DOWNLINKS: "Registry[type[Downlink]]" = Registry(__name__, {"delta": "delta.Delta"})
 """Downlinks by the name that the command line uses, in addition to codecs."""

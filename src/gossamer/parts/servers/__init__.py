@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.robust.rule import Rule as Rule
     from gossamer.parts.servers.robust.server import Robust as Robust
     from gossamer.parts.servers.robust.trimmed_mean import TrimmedMean as TrimmedMean
+    from gossamer.parts.servers.seed_sums import SeedSums as SeedSums
     from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
     from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode

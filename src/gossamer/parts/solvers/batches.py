@@ -28,9 +28,13 @@ class InBatches(Solver):
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """Return the sample indices of each batch. Every epoch is a new permutation of all samples."""
-        steps = self.steps or self.epochs * self.batches(samples)
-        plan: list[np.ndarray] = []
-        for epoch in range(-(-steps // self.batches(samples))):
-            order = permutation(fold(key, "epoch", epoch), samples)
-            plan += [order[i : i + (self.batch or samples)] for i in range(0, samples, self.batch or samples)]
-        return plan[:steps]
+        return plan(samples, self.batch, self.steps or self.epochs * self.batches(samples), key)
+
+
+def plan(samples: int, batch: int | None, steps: int, key: Key) -> list[np.ndarray]:
+    """Return the sample indices of a number of batches. Every epoch is a new permutation of all samples."""
+    size, batches = batch or samples, list[np.ndarray]()
+    for epoch in range(-(-steps // -(-samples // size))):
+        order = permutation(fold(key, "epoch", epoch), samples)
+        batches += [order[i : i + size] for i in range(0, samples, size)]
+    return batches[:steps]

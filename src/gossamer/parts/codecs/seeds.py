@@ -1,0 +1,202 @@
+"""Seeds: an update as scalars of random directions, which both sides draw from a common key.
+
+With a solver that evaluates losses only (``gossamer.core.solver.ForwardSolver``), the change of a client is a sum of
+random directions. The upload has the scalar of each direction as the solver computed it, and no vector is encoded:
+
+    upload      s_1 ... s_n                          n scalars, whatever the size of the model
+    decoded     sum_j scale s_j z_j                  scale is the solver's, -lr / P
+
+Where many scalars are zero, because the solver has not used their directions, the upload has the others and which ones
+they are, if that is shorter.
+
+With any other solver, the scalars are the products of the change x with the directions. The decoded vector is then an
+unbiased estimate, whose variance is about d / n times the square of the norm of x, in d dimensions:
+
+    upload      s_j = <x, z_j> / n
+    decoded     sum_j s_j z_j
+
+All clients of a round have the same directions (``gossamer.core.random.directions``), so the server can average the
+scalars, and decode once (``gossamer.parts.servers.SumThenDecode``). Sums are elementwise operations in a fixed order:
+every machine decodes the same bits.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.core import exact, indices, wire
+from gossamer.core.codec import CarryCodec, Summing
+from gossamer.core.errors import PayloadError, listed, require, wrong
+from gossamer.core.exchange import Context
+from gossamer.core.random import Key
+from gossamer.core.random import tensor as key_tensor
+from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, combine, project
+from gossamer.core.solver import ForwardSolver
+from gossamer.core.types import Layout, Payload, State
+from gossamer.core.wire import expect, finite
+
+ScalarType = Literal["float32", "float16", "bfloat16"]
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""The types of scalars in a message, by name."""
+
+LARGEST = torch.finfo(torch.float32).max / 8
+"""The sum of magnitudes above which sums of directions may be infinite."""
+
+
+@dataclass(frozen=True)
+class Seeds(CarryCodec, Summing):
+    """Sends one scalar per random direction.
+
+    Args:
+        count: the number of directions; that of the solver, steps times perturbations, if it evaluates losses only
+        directions: distribution of the entries of a direction: rademacher or gauss
+        dtype: the type of a scalar in a message: float32, float16 or bfloat16
+    """
+
+    count: int = 10
+    directions: DirectionKind = "rademacher"
+    dtype: ScalarType = "float32"
+
+    def __post_init__(self) -> None:
+        require(
+            (self.count >= 1, wrong(self, "count", "must be at least 1")),
+            (
+                self.directions in DIRECTION_KINDS,
+                wrong(self, "directions", f"must be one of {listed(DIRECTION_KINDS)}"),
+            ),
+            (self.dtype in DTYPES, wrong(self, "dtype", f"must be one of {listed(DTYPES)}")),
+        )
+
+    def bind(self, context: Context) -> "Seeds":
+        """Return the codec for the scalars of the solver, if it evaluates losses only. Its numbers must be the same."""
+        solver = context.exchange.solver
+        if context.exchange.codec is not self or not isinstance(solver, ForwardSolver):
+            return self
+        solver = solver.bind(context)
+        span, name = solver.span, type(context.exchange.solver).__name__
+        require(
+            (self.count == span.size, wrong(self, "count", f"must be that of {name}, {span.size} directions")),
+            (self.directions == span.kind, wrong(self, "directions", f"must be those of {name}, {span.kind}")),
+        )
+        layers = {tensor: number for number, tensor in enumerate(sorted(context.trained))}
+        return BoundSeeds(**vars(self), layers=layers, solver=solver)
+
+    @property
+    def common(self) -> bool:
+        """True: all clients of a round have the same directions."""
+        return True
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether scalars are not rounded to 16 bits: products with random directions estimate the vector."""
+        return self.dtype == "float32"
+
+    @property
+    def takes_carry(self) -> bool:
+        """Whether the solver computes the scalars."""
+        return False
+
+    # Client side.
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """Return the products of the vector with the directions, divided by their number."""
+        at, total = key_tensor(key, x.device), x.new_zeros(self.count)
+        scaled, exponent = exact.unit(finite(x, "change"))  # sums of the largest floats would be infinite
+        for layer, piece in self._pieces(scaled, layout):
+            total += project(self.directions, at, piece, self.count, layer)
+        scalars = exact.shift(total / total.new_tensor(self.count), exponent)
+        if not float(scalars.double().abs().sum()) < LARGEST:
+            raise PayloadError(f"the change has entries up to {float(x.abs().amax()):.1e}, too large for sums")
+        return self._sent(scalars)
+
+    def encode_carry(self, carry: State, layout: Layout, key: Key) -> Payload:
+        """Return the scalars of the solver."""
+        return self._sent(carry["scalars"])
+
+    def _sent(self, scalars: Tensor) -> Payload:
+        scalars = finite(scalars.to(DTYPES[self.dtype]), "scalars")
+        used = scalars != 0
+        sparse = {"scalars": scalars[used], **indices.pack(used)}
+        return min({"scalars": scalars}, sparse, key=wire.piece_size)
+
+    # Server side.
+
+    def sum_size(self, layout: Layout) -> int:
+        """Return the number of directions."""
+        return self.count
+
+    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Return the scalars."""
+        if not payload.keys() & {"bitmap", "quotients", "remainders"}:
+            return finite(expect(payload, "scalars", DTYPES[self.dtype], self.count), "scalars").to(layout.dtype)
+        used = indices.unpack(payload, self.count)
+        sent = finite(expect(payload, "scalars", DTYPES[self.dtype], int(used.sum())), "scalars")
+        scalars = torch.zeros(self.count, dtype=layout.dtype, device=sent.device)
+        scalars[used] = sent.to(layout.dtype)
+        return scalars
+
+    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+        """Return the sum of the directions, each times its scalar."""
+        mean = mean.to(layout.dtype)
+        coefficients, at = mean * mean.new_tensor(self.scale), key_tensor(self.direction_key(key), mean.device)
+        found = mean.new_zeros(layout.size)
+        for layer, piece in self._pieces(found, layout):
+            piece.copy_(combine(self.directions, at, coefficients, piece.numel(), layer))
+        return finite(found, "change")
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Decode a single message."""
+        return self.from_sum(self.to_sum(payload, layout, key), layout, key)
+
+    # Both sides.
+
+    @property
+    def scale(self) -> float:
+        """The factor from a scalar to the coefficient of its direction."""
+        return 1.0
+
+    def direction_key(self, key: Key) -> Key:
+        """Return the key of the directions, given that of the codec."""
+        return key
+
+    def _pieces(self, vector: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
+        """Yield the number and the entries of each tensor that the directions have."""
+        yield from ((number, piece) for number, (_, piece) in enumerate(layout.cut(vector)))
+
+
+@dataclass(frozen=True)
+class BoundSeeds(Seeds):
+    """``Seeds`` for the scalars of a solver. Tensors that are not trained have no direction.
+
+    Args:
+        layers: the number of each trained tensor
+        solver: the solver, for one network
+    """
+
+    layers: Mapping[str, int] | None = None
+    solver: ForwardSolver | None = None
+
+    @property
+    def takes_carry(self) -> bool:
+        """True: the solver computes the scalars."""
+        return True
+
+    @property
+    def scale(self) -> float:
+        """The factor of the solver."""
+        assert self.solver is not None
+        return self.solver.span.scale
+
+    def direction_key(self, key: Key) -> Key:
+        """Return the key of the solver's directions."""
+        assert self.solver is not None
+        return self.solver.direction_key(key)
+
+    def _pieces(self, vector: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
+        """Yield the pieces of trained tensors."""
+        layers = self.layers or {}
+        yield from ((layers[name], piece) for name, piece in layout.cut(vector) if name in layers)

@@ -1,0 +1,74 @@
+"""Difference quotients of a loss along random directions, and steps along them."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gossamer.core.exchange import Context
+from gossamer.core.random.directions import DirectionKind, direction
+from gossamer.core.solver import Loss
+from gossamer.core.types import Params
+
+
+def numbered(context: Context) -> dict[str, int]:
+    """Return the number of each trained tensor in a direction, in name order."""
+    return {name: number for number, name in enumerate(sorted(context.trained))}
+
+
+KEPT = 2**20
+"""Entries of directions that are kept within a step, to be drawn once: 4 MB of float32."""
+
+
+class Along:
+    """The directions of one key, within one step.
+
+    Args:
+        kind: the distribution of their entries
+        layers: the number of each trained tensor
+        key: the key, as a tensor
+    """
+
+    def __init__(self, kind: DirectionKind, layers: Mapping[str, int], key: Tensor) -> None:
+        self.kind, self.layers, self.key = kind, layers, key
+        self._kept: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
+        self._room = KEPT
+
+    def entries(self, number: Tensor, name: str, like: Tensor) -> Tensor:
+        """Return the entries of a direction for one tensor. Those of small models are drawn once per step."""
+        at = id(number), name  # the number is kept too, so that its identity is not used again
+        if at in self._kept:
+            return self._kept[at][1]
+        drawn = direction(self.kind, self.key, number, like.numel(), self.layers[name]).view(like.shape).to(like.dtype)
+        if drawn.numel() <= self._room:
+            self._room -= drawn.numel()
+            self._kept[at] = number, drawn
+        return drawn
+
+    def quotient(self, loss: Loss, params: Params, number: Tensor, mu: float, centre: Tensor | None = None) -> Tensor:
+        """Return the central difference quotient of a loss, or the forward one, given the loss at ``params``."""
+        ahead = loss(params, partial(self._shifted, number, mu))
+        if centre is not None:
+            return (ahead - centre) / mu
+        return (ahead - loss(params, partial(self._shifted, number, -mu))) / (2 * mu)
+
+    def _shifted(self, number: Tensor, by: float, name: str, tensor: Tensor) -> Tensor:
+        return tensor + self.entries(number, name, tensor) * by
+
+    def step(self, params: Params, numbers: list[Tensor], coefficients: Tensor, in_place: bool) -> Params:
+        """Return tensors to which the directions are added, each times its coefficient, in their order."""
+        terms = list(zip(numbers, coefficients, strict=True))
+        moved = {name: self._moved(name, params[name], terms, in_place) for name in self.layers}
+        return {**params, **moved}
+
+    def _moved(self, name: str, tensor: Tensor, terms: list[tuple[Tensor, Tensor]], in_place: bool) -> Tensor:
+        total = torch.zeros_like(tensor)
+        for number, coefficient in terms:
+            total = total + self.entries(number, name, tensor) * coefficient
+        return tensor.add_(total) if in_place else tensor + total
+
+
+def clipped(quotient: Tensor, clip: float | None) -> Tensor:
+    """Return a difference quotient with a magnitude of at most ``clip``."""
+    return quotient if clip is None else quotient.clamp(-clip, clip)
