@@ -13,15 +13,15 @@ samples and code are not counted.
 import argparse
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from held import peak
 
-from gossamer import Adam, LoRA, Method, Options, Task, compose
+from gossamer import Adam, LoRA, Method, Options, Task, compose, decomfl
 from gossamer.core import tree
-from gossamer.core.solver import Solver
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.full import Full
@@ -38,27 +38,31 @@ class Row:
 
     Args:
         name: what is trained, and how
-        solver: the solver, given the batch size
+        make: the method, given the batch size
         options: options of the run
         adapted: whether adapters are trained instead of all weights
     """
 
     name: str
-    solver: Callable[[int], Solver]
+    make: Callable[[int], Method]
     options: dict[str, Any]
     adapted: bool = False
 
     def method(self, batch: int, rank: int) -> Method:
         """Return the method."""
-        return compose(Full(), self.solver(batch), adapter=LoRA(rank=rank) if self.adapted else None)
+        return replace(self.make(batch), adapter=LoRA(rank=rank) if self.adapted else None)
 
 
-def sgd(batch: int) -> Solver:
-    return SGD(steps=STEPS, batch=batch)
+def sgd(batch: int) -> Method:
+    return compose(Full(), SGD(steps=STEPS, batch=batch))
 
 
-def adam(batch: int) -> Solver:
-    return Adam(steps=STEPS, batch=batch)
+def adam(batch: int) -> Method:
+    return compose(Full(), Adam(steps=STEPS, batch=batch))
+
+
+def seeds(steps: int, batch: int) -> Method:
+    return decomfl(steps=steps, perturbations=2, batch=batch)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -68,10 +72,16 @@ WAYS: dict[str, dict[str, Any]] = {
     ", bf16, checkpointing": {"precision": "bf16", "checkpointing": True},
 }
 ROWS = [
-    Row(f"{what}, {solver.__name__}{way}", solver, options, adapted)
+    Row(f"{what}, {make.__name__}{way}", make, options, adapted)
     for what, adapted in (("all weights", False), ("LoRA", True))
-    for solver in (sgd, adam)
+    for make in (sgd, adam)
     for way, options in WAYS.items()
+]
+ROWS += [
+    Row(f"{what}, losses only, {steps} steps{way}", partial(seeds, steps), options, adapted)
+    for what, adapted in (("all weights", False), ("LoRA", True))
+    for steps in (STEPS, 1)
+    for way, options in list(WAYS.items())[:2]
 ]
 
 

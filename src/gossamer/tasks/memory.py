@@ -9,6 +9,10 @@ solver state.
 With gradient checkpointing the activations are those outside of the repeated blocks, the inputs of all blocks, and
 those inside the block that has the most: it is computed again while the others wait.
 
+A solver that evaluates losses only has no gradients, and nothing waits for a backward pass. Its activations are the
+most that is alive at the same time in a forward pass, with the tensors of the layer that is moved, counted storage by
+storage.
+
 The true peak is close to this sum. It is lower by activations that are freed before the last gradients exist, so at
 most by the smaller of the two. It is higher by temporary results of single operations. Code, kernel workspaces and the
 stored samples are not counted.
@@ -32,12 +36,13 @@ from torch.utils._pytree import tree_leaves
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
-from gossamer.core.solver import PerSampleSolver, Solver
+from gossamer.core.solver import ForwardSolver, Move, PerSampleSolver, Solver
 from gossamer.core.types import Params
+from gossamer.tasks.allocations import Allocations
 from gossamer.tasks.checkpointing import repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.precision import FLOAT32, Precision, on_cpu
 
 MANY = 2**30
@@ -53,9 +58,11 @@ class TrainingMemory:
 
     Args:
         parameters: the network's tensors, including buffers and frozen parameters
-        gradients: one gradient per trained tensor, or several with a solver that needs those of samples
+        gradients: one gradient per trained tensor; several with a solver that needs those of samples; none with one that
+            evaluates losses only
         solver: state that the solver keeps between steps
-        activations: the batch, and tensors that the forward pass saves for the backward pass
+        activations: the batch, and tensors that the forward pass saves for the backward pass; without a backward pass,
+            those that are alive at the same time
     """
 
     parameters: int
@@ -97,6 +104,10 @@ class Trainable(Protocol):
         """Return loss, gradients and changed buffers of one batch."""
         ...
 
+    def loss(self, params: Params, x: Nest, y: Tensor, *, move: Move | None = None) -> Tensor:
+        """Return the loss of one batch without a backward pass, at moved tensors."""
+        ...
+
 
 def training_memory(
     module: nn.Module,
@@ -122,7 +133,7 @@ def training_memory(
     with _watched(repeated_blocks(module) if checkpointing else []) as saved:
         loss(arithmetic.forward(lambda: nests.forward(module, x)), y)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    saved.outside.update(_of(x, y))
+    saved.outside.update(_storages(_leaves(x, y)))
     return _memory((*module.parameters(), *module.buffers()), trained, saved, copies)
 
 
@@ -134,22 +145,39 @@ def client_memory(
     The batch is all zeros, because its content does not matter. ``copies`` is as in ``training_memory``. ``gradients``
     is the number of gradients that exist at the same time. Precision and checkpointing are the objective's.
     """
-    missing = sorted({*objective.trained, *objective.averaged} - set(params))
-    _check(
-        copies,
-        (batch >= 1, f"batch must be at least 1, got {batch}"),
-        (not missing, f"params must hold every tensor of the model, missing: {', '.join(missing)}"),
-    )
+    _check(copies, *_complete(objective, params, batch))
     objective, checkpointing = objective.on_cpu(), objective.checkpointing  # whatever the training device
-    held = {**objective.local(), **tree.move(params, "cpu")}
-    some_x, some_y = objective.samples.example(1)
-    x, y = nests.apply(partial(_zeros, batch), some_x), _zeros(batch, some_y)
+    held, (x, y) = {**objective.local(), **tree.move(params, "cpu")}, _batch(objective, batch)
     with _watched(objective.blocks() if checkpointing else []) as saved:
         _, found, copied = objective.gradient(held, x, y)
     saved.ignore(_storages(copied.values()))  # copies of buffers are not activations
-    saved.outside.update(_of(x, y))
+    saved.outside.update(_storages(_leaves(x, y)))
     memory = _memory((*held.values(), *objective.kept()), found.values(), saved, copies)
     return replace(memory, gradients=gradients * memory.gradients)
+
+
+def forward_memory(objective: Trainable, params: Params, solver: Solver, batch: int) -> TrainingMemory:
+    """Return the memory of a step of a solver that evaluates losses only, on a client with these tensors."""
+    require(*_complete(objective, params, batch))
+    objective, start = objective.on_cpu(), tree.move(params, "cpu")
+    held = {**objective.local(), **start}
+    objective.loss(held, *_batch(objective, 1), move=_moved)  # a first pass may find out how the network can be moved
+    known, (x, y) = [*held.values(), *objective.kept()], _batch(objective, batch)
+    with seeded(Key(0, 0)), _plain_kernels(), Allocations([*known, *_leaves(x, y)]) as counted:
+        objective.loss(held, x, y, move=_moved)
+    parameters, carry = _storages(known), _storages(tree.flatten(solver.begin(start, {}, {}, 1)).values())
+    kept = {identity: storage for identity, storage in carry.items() if identity not in parameters}
+    size = _size(parameters)
+    return TrainingMemory(size, 0, _size(kept), counted.peak - size)
+
+
+def solver_memory(objective: Trainable, params: Params, solver: Solver) -> TrainingMemory:
+    """Return the memory of a step of a solver on a client with these tensors, including its start tensors."""
+    batch = batch_size(solver)
+    if isinstance(solver, ForwardSolver):
+        return forward_memory(objective, params, solver, batch)
+    copies, gradients = 1 + solver_copies(solver, params), gradient_count(solver, batch)
+    return client_memory(objective, params, batch, copies=copies, gradients=gradients)
 
 
 def solver_copies(solver: Solver, params: Params) -> int:
@@ -170,6 +198,25 @@ def batch_size(solver: Any) -> int:
 def gradient_count(solver: Solver, batch: int) -> int:
     """Return the number of gradients that exist at once: of the batch, or of each sample and of all."""
     return 1 + batch if isinstance(solver, PerSampleSolver) else 1
+
+
+def _complete(objective: Trainable, params: Params, batch: int) -> tuple[tuple[bool, str], ...]:
+    """Return the checks of a client's tensors and batch size."""
+    missing = sorted({*objective.trained, *objective.averaged} - set(params))
+    return (
+        (batch >= 1, f"batch must be at least 1, got {batch}"),
+        (not missing, f"params must hold every tensor of the model, missing: {', '.join(missing)}"),
+    )
+
+
+def _batch(objective: Trainable, size: int) -> Batch:
+    """Return a batch of zeros."""
+    x, y = objective.samples.example(1)
+    return nests.apply(partial(_zeros, size), x), _zeros(size, y)
+
+
+def _moved(name: str, tensor: Tensor) -> Tensor:
+    return tensor + 1
 
 
 def _check(copies: int, *others: tuple[bool, str]) -> None:
@@ -231,9 +278,8 @@ def _zeros(count: int, like: Tensor) -> Tensor:
     return like.new_zeros(count, *like.shape[1:], device="cpu")
 
 
-def _of(x: Nest, y: Tensor) -> Storages:
-    """Return the storages of a batch."""
-    return _storages((*nests.leaves(x).values(), y))
+def _leaves(x: Nest, y: Tensor) -> tuple[Tensor, ...]:
+    return *nests.leaves(x).values(), y
 
 
 def _size(storages: Storages) -> int:

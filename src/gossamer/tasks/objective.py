@@ -34,7 +34,7 @@ from gossamer.tasks.data.nests import Nest, arguments, forward, scores
 from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, token_scores, weight
-from gossamer.tasks.memory import batch_size, client_memory, gradient_count, solver_copies
+from gossamer.tasks.memory import solver_memory
 from gossamer.tasks.metrics import Judgement, Rows
 from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.per_sample import INVALID
@@ -198,9 +198,7 @@ class Objective:
 
     def memory(self, params: Params, solver: Solver) -> int:
         """Return the bytes that a client with these tensors needs for training, including its start tensors."""
-        batch, copies = batch_size(solver), 1 + solver_copies(solver, params)
-        gradients = gradient_count(solver, batch)
-        return client_memory(self, params, batch, copies=copies, gradients=gradients).total
+        return solver_memory(self, params, solver).total
 
     def _some(self) -> Batch:
         """Return two samples for a trial: training samples or, on a server without them, test samples."""
