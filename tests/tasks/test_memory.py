@@ -1,20 +1,23 @@
 """What a training step holds: against closed forms, and against every byte that a true step allocates."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer import SGD, ConfigError, Task
+from gossamer import SGD, ConfigError, LoRA, Options, Task, decomfl
 from gossamer.core import tree
 from gossamer.core.random import key
-from gossamer.core.types import Params
+from gossamer.core.types import Params, State
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers import Adam, Solver
+from gossamer.parts.solvers.zeroth_order import ZerothOrder
 from gossamer.tasks import nets
 from gossamer.tasks.allocations import Allocations
-from gossamer.tasks.memory import TrainingMemory, client_memory, solver_copies, training_memory
+from gossamer.tasks.memory import TrainingMemory, client_memory, forward_memory, solver_copies, training_memory
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import without_counters
@@ -278,6 +281,76 @@ def test_a_step_of_a_narrow_client_peaks_there(solver: SGD, width: float) -> Non
 @pytest.mark.parametrize(("solver", "copies"), [(SGD(), 0), (SGD(momentum=0.9), 1), (Adam(), 2)], ids=str)
 def test_what_solvers_keep(solver: Solver, copies: int) -> None:
     assert solver_copies(solver, tensors(nets.build("mlp", IMAGES, 10))) == copies
+
+
+# Solvers that evaluate losses only.
+
+
+def chain(width: int, depth: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
+
+
+@pytest.mark.parametrize(("width", "depth", "samples"), [(8, 3, 2), (8, 6, 64), (32, 4, 4)])
+def test_losses_take_the_weights_and_one_moved_layer(width: int, depth: int, samples: int) -> None:
+    """In the last layer its input, its moved weight and its output are alive; the batch is always there."""
+    here = objective(lambda: chain(width, depth), [width], width)
+    weights, layer, stream = 4 * depth * width**2, 4 * width**2, 4 * samples * width
+    found = forward_memory(here, here.initial(), ZerothOrder(steps=1, batch=samples), samples)
+    assert (found.parameters, found.gradients) == (weights, 0)
+    assert found.activations == stream + 8 * samples + stream + layer + stream
+
+
+def test_a_solver_that_moves_the_model_keeps_a_second_one() -> None:
+    here = objective(lambda: chain(8, 3), [8], 8)
+    start, solver = here.initial(), ZerothOrder(steps=2, perturbations=5, batch=4)
+    assert forward_memory(here, start, solver, 4).solver == 4 * 3 * 64 + 4 * 10  # and its scalars
+    assert here.memory(start, solver) == forward_memory(here, start, solver, 4).total
+
+
+def test_losses_of_a_deep_network_take_less_than_gradients() -> None:
+    here = objective(lambda: chain(16, 24), [16], 16)
+    start = here.initial()
+    assert here.memory(start, ZerothOrder(batch=64)) < here.memory(start, SGD(batch=64)) / 2.5
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["all weights", "adapters"])
+def test_a_step_of_losses_peaks_there(adapted: bool) -> None:
+    """Above it only by the directions that the solver keeps within a step, and by drawing those of a layer."""
+
+    def model() -> nn.Module:
+        net = nets.build("gpt:layers=4,width=32,heads=2", torch.Size((16,)), 20)
+        return LoRA(rank=2).adapt(net) if adapted else net
+
+    x, y = torch.arange(160).view(10, 16) % 20, torch.arange(1, 161).view(10, 16) % 20
+    task = Task.of(model, (x, y), (x, y), clients=1)
+    method = decomfl(steps=2, perturbations=1, batch=10)
+    simulation = Simulation(method, task, Options(rounds=1))
+    client, peaks = simulation.client, []
+    step = client.step
+
+    def watched(start: Params, carry: State, *rest: Any) -> Any:
+        known = [*tree.flatten({"start": start, "carry": carry}).values(), *client.objective.kept(), rest[1], rest[2]]
+        with Allocations(known) as counted:
+            result = step(start, carry, *rest)
+        peaks.append(counted.peak)
+        return result
+
+    client.step = watched  # type: ignore[method-assign, assignment]
+    assert not simulation.round(0, None)["failures"]
+    found = client.objective.memory(simulation.like, client.exchange.solver)
+    kept = 4 * client.objective.layout.size
+    assert found <= peaks[-1] <= 1.1 * (found + kept)
+
+
+# Frozen parameters.
+
+
+def test_frozen_weights_that_the_backward_pass_needs_count_once() -> None:
+    here = objective(lambda: LoRA(rank=2).adapt(nn.Sequential(*(nn.Linear(32, 32) for _ in range(3)))), [32], 10)
+    start, frozen, trained = here.initial(), 4 * 3 * (32 * 32 + 32), 4 * 3 * 2 * (2 * 32)
+    found = client_memory(here, start, 1, copies=3)
+    assert (found.parameters, found.gradients, found.solver) == (frozen + trained, trained, 3 * trained)
+    assert found.activations < 4 * 32 * 32  # no weight is among them
 
 
 # Mistakes.

@@ -58,8 +58,8 @@ class TrainingMemory:
 
     Args:
         parameters: the network's tensors, including buffers and frozen parameters
-        gradients: one gradient per trained tensor; several with a solver that needs those of samples; none with one that
-            evaluates losses only
+        gradients: one gradient per trained tensor; several with a solver that needs those of samples; none with one
+            that evaluates losses only
         solver: state that the solver keeps between steps
         activations: the batch, and tensors that the forward pass saves for the backward pass; without a backward pass,
             those that are alive at the same time
