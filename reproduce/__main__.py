@@ -24,6 +24,7 @@ STUDIES = {
         "reproduce.privacy.__main__",
         "accuracy by epsilon, and with secure sums: dense, signs, masks",
     ),
+    "finetune": ("reproduce.finetune.__main__", "fine-tuning of a language model: adapters, seeds, bytes and memory"),
     "fashion": ("reproduce.baselines.fashion", "FedAvg on Fashion-MNIST"),
     "two-populations": ("reproduce.baselines.two_populations", "PERM's synthetic data with three baselines"),
 }

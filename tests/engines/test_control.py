@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gossamer
-from gossamer import ConfigError, Cosine, Options, RunError, Task, compose, fedavg, local, simulate
+from gossamer import ConfigError, Cosine, Options, RunError, Task, centralised, compose, fedavg, local, simulate
 from gossamer.core import files
 from gossamer.engines.control import Until, out_of_patience
 from gossamer.engines.simulation import Simulation
@@ -341,6 +341,13 @@ def test_a_run_that_is_not_there_is_not_resumed(tmp_path: Path) -> None:
         simulate(METHOD, tiny_task(), rounds=1, out=tmp_path / "run", resume=True)
     with pytest.raises(ConfigError, match="resume=True continues the run of a folder: name it with out="):
         simulate(METHOD, tiny_task(), rounds=1, resume=True)
+
+
+def test_centralized_training_is_a_start(tmp_path: Path) -> None:
+    result = simulate(centralised(epochs=1), tiny_task(), rounds=2, out=tmp_path / "run")
+    found = Init.of(tmp_path / "run").tensors
+    assert found.keys() == result.model.state_dict().keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in result.model.state_dict().items())
 
 
 def test_a_run_without_a_global_model_is_no_start(tmp_path: Path) -> None:

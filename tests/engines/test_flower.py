@@ -774,7 +774,7 @@ def test_a_message_is_one_array_of_the_methods_own_bytes(tmp_path: Path) -> None
         assert [len(record) for record in message.content.array_records.values()] == [1]
     words = {name for m in grid.received for record in m.content.config_records.values() for name in record}
     declared = {"run", "round", "loss", "flops", "useful", "retained", "forgotten", "own", "own_loss"}
-    who = {"client", "samples", "tested", "test", "method", "model"}
+    who = {"client", "samples", "tested", "test", "method", "model", "frozen"}
     assert words == declared | who, "a node sends its message and declared figures, and nothing else"
 
 

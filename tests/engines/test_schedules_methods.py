@@ -35,12 +35,14 @@ from helpers.toy_devices import ToyDevices
 NO_CHANGES = "does not send changes of the model, which can be scaled by their staleness"
 EXCHANGES = "its rounds have several exchanges"
 COMMON_KEY = "its codec has a key that all clients of a round share"
+DOWNLINK = "its downlink continues from the version that a client holds, round by round"
 PRIVATE = "guarantees privacy for one update per client and round"
 REFUSED = {
     **dict.fromkeys(("local", "fedpm", "klms", "fedsparsify", "fedavg-pruned"), NO_CHANGES),
     **dict.fromkeys(("perm", "perm-two-stage"), EXCHANGES),
-    **dict.fromkeys(("onebit-cs", "onebit-cs-paper"), COMMON_KEY),
+    **dict.fromkeys(("onebit-cs", "onebit-cs-paper", "decomfl", "fedkseed"), COMMON_KEY),
     **dict.fromkeys(("dp-fedavg", "dp-ftrl"), PRIVATE),
+    "flora": DOWNLINK,
 }
 """Methods that need all updates of a round to be from one version, with the reason; docs/schedules.md has the table."""
 POOLED = "schedule is for clients on devices, and this method pools all samples"

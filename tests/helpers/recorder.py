@@ -24,6 +24,7 @@ from gossamer import Lossy, Method, Options, Task, Wireless, methods
 from gossamer.core import tree, wire
 from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import fold, key, uniform
+from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult
 from gossamer.engines.run import Stage
@@ -49,8 +50,9 @@ Digests = dict[str, str]
 
 
 def task_for(method: Method, labels: str = "dirichlet:1") -> Task:
-    """The task, without running statistics for servers that add noise, which refuse them."""
-    return task(labels, partial(nn.GroupNorm, 2) if isinstance(method.server, PrivatePart) else nn.BatchNorm2d)
+    """The task, without running statistics for servers and solvers that refuse them."""
+    refused = isinstance(method.server, PrivatePart) or isinstance(method.solver, ForwardSolver)
+    return task(labels, partial(nn.GroupNorm, 2) if refused else nn.BatchNorm2d)
 
 
 def task(labels: str = "dirichlet:1", norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> Task:

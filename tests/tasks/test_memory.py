@@ -170,7 +170,7 @@ def test_it_does_not_depend_on_which_kernels_a_machine_has() -> None:
         torch._C._set_mkldnn_enabled(before)
 
 
-@pytest.mark.parametrize("name", sorted(nets.NETS))
+@pytest.mark.parametrize("name", sorted({*nets.NETS} - {"gpt", "gpt2"}))
 def test_a_client_that_holds_everything_holds_what_the_module_does(name: str) -> None:
     shape = torch.Size((16,)) if nets.NETS[name].min_side == 0 else IMAGES
 

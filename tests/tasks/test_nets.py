@@ -45,6 +45,8 @@ def seeded(seed: int, name: str, shape: tuple[int, ...], classes: int) -> nn.Mod
         ("resnet18-gn", CIFAR, 100, 11_220_132),
         ("mixer", CIFAR, 10, 64 * 49 + 4 * (4 * 64 + 2 * 64 * 32 + 96 + 2 * 64 * 128 + 192) + 128 + 650),
         ("lstm", TEXT, 80, 80 * 8 + 4 * 256 * (8 + 256) + 256 * 80),
+        ("gpt", (64,), 80, (80 + 64 + 80) * 128 + 4 * (12 * 128**2 + 4 * 128) + 2 * 128),
+        ("gpt:6,256,8", (64,), 80, (80 + 64 + 80) * 256 + 6 * (12 * 256**2 + 4 * 256) + 2 * 256),
     ],
 )
 def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, parameters: int) -> None:

@@ -161,6 +161,10 @@ class BoundExchange:
         theirs = of(like, clock._replace(client=owner), key, None)
         return min(part, theirs, key=lambda one: one.layout(like).size)
 
+    def part_of(self, clock: Clock, key: Key) -> Part:
+        """Return the part of a client with a ``predictable`` view, given the key of the exchange."""
+        return self._part(self.view.part, self.outline, clock, own_key(key, clock), None, None)
+
     # Server side.
 
     def init(self, params: Params) -> State:

@@ -101,16 +101,22 @@ class Network(Protocol):
 
     Args:
         trained: names of the tensors that are trained
+        constant: names of the tensors that are sent and that training does not change
         key: the run's random key
         device: the device of the model's tensors
     """
 
     trained: list[str]
+    constant: list[str]
     key: Key
     device: torch.device
 
     def outline(self) -> Params:
         """Return the tensors that are sent. Only their names, shapes, type and device are meaningful."""
+        ...
+
+    def layers(self) -> Mapping[str, Any]:
+        """Return the network's layers (``nn.Module``) by name. The values of their tensors are not meaningful."""
         ...
 
     def initial(self, number: int = 0) -> Params:
@@ -178,7 +184,7 @@ class Context:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The names of the trained tensors. Other tensors that are sent are running statistics."""
+        """The names of the trained tensors. Others that are sent are running statistics, or constant in training."""
         return tuple(self.network.trained)
 
     def initial(self) -> Params:

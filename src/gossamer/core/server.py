@@ -135,14 +135,22 @@ class ReplayableServer(BoundServer):
     """A server whose aggregation clients can repeat, as the exact delta downlink needs.
 
     The result must have the same bits on every device. Each tensor of the new model must depend on the same tensor of
-    the old model and of the updates alone.
+    the old model and of the updates alone, or on those of its group in ``joint``. ``begin`` and ``finish`` may get a
+    state with some tensors of the model alone, but with all or none of a group.
 
     Args:
         replays: whether this holds for the class. Each class declares it for itself: a subclass that declares nothing
             cannot be replayed
+        replays_parts: whether it also holds where clients hold parts of the model
     """
 
     replays: ClassVar[bool] = False
+    replays_parts: ClassVar[bool] = False
+
+    @property
+    def joint(self) -> tuple[frozenset[str], ...]:
+        """Groups of tensors of which each depends on all others. By default, there are none."""
+        return ()
 
     def unreplayable(self) -> str:
         """Return why clients cannot repeat ``begin``, ``fold`` and ``finish`` bit for bit; empty if they can."""
@@ -200,11 +208,16 @@ class RelayingServer(SummingServer):
         """Return the empty accumulator with a sum from ``total``. ``arrival`` is as in ``fold_sum``."""
 
 
-def unreplayable(server: BoundServer) -> str:
-    """Return why clients cannot repeat the aggregation of a server bit for bit; empty if they can."""
-    if isinstance(server, ReplayableServer):
-        return server.unreplayable()
-    return f"{type(server).__name__.removeprefix('Bound')} is not a ReplayableServer"
+def unreplayable(server: BoundServer, whole: bool = True) -> str:
+    """Return why clients cannot repeat the aggregation of a server bit for bit; empty if they can.
+
+    ``whole`` is whether clients hold the whole model.
+    """
+    name = type(server).__name__.removeprefix("Bound")
+    if not isinstance(server, ReplayableServer):
+        return f"{name} is not a ReplayableServer"
+    parts = f"{name} does not declare that clients can repeat it where they hold parts of the model"
+    return server.unreplayable() or ("" if whole or server.replays_parts else parts)
 
 
 def unsummable(server: Server) -> str:

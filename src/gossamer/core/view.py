@@ -54,9 +54,12 @@ class BoundView(View):
 
     Args:
         common: whether all clients of a round receive the same part
+        predictable: whether every machine knows the part of any client in any round: it follows from names, shapes,
+            clock and key alone, not from values or a state
     """
 
     common: ClassVar[bool] = False
+    predictable: ClassVar[bool] = False
 
     def bind(self, context: Context) -> Self:
         """Return the view itself: it needs nothing from the network."""

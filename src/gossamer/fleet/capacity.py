@@ -1,5 +1,6 @@
 """Client capacities: the fraction of the model that a client can train."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -72,6 +73,15 @@ def capacity(capacities: Any, drawn: bool, clock: Clock, key: Key) -> float:
     """Return a client's fraction: constant, by client number, or drawn in every round."""
     number = int(uniform(fold(key, "capacity"), 1).item() * len(capacities)) if drawn else clock.client
     return float(capacities[number % len(capacities)])
+
+
+def held(size: int, share: float) -> int:
+    """Return the number of channels or ranks that a client holds: ``size`` times ``share``, rounded up.
+
+    >>> held(8, 0.5), held(8, 1 / 16)
+    (4, 1)
+    """
+    return max(1, math.ceil(size * share - 1e-9))  # the slack absorbs rounding errors of the product
 
 
 def largest_share(memory: int, needs: Needs, shares: Sequence[float] = SHARES, name: str = "a device") -> float:

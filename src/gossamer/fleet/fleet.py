@@ -30,7 +30,7 @@ from gossamer.core.random import Key, fold
 from gossamer.core.specs import unknown
 from gossamer.fleet import device as kinds
 from gossamer.fleet.availability import AvailabilityModel, AvailabilityTrace
-from gossamer.fleet.capacity import SHARES, Needs, Shares, largest_share
+from gossamer.fleet.capacity import SHARES, Capacities, Needs, Room, Shares, largest_share
 from gossamer.fleet.device import Device
 from gossamer.fleet.keys import KEYS, Span, contradictions, located
 from gossamer.fleet.radio import Density, Fading, Link
@@ -172,6 +172,17 @@ class Fleet:
     @cached_property
     def _counts(self) -> tuple[int, ...]:
         return tuple(device.clients for device in self.devices)
+
+
+def fitting(capacities: Capacities, fleet: Fleet | None, clients: int, needs: Needs) -> Shares:
+    """Return capacities as fractions: those that fit the memory of a fleet's devices, or the given ones.
+
+    A memory size among the given ones becomes the largest fraction that fits into it.
+    """
+    needs = cache(needs)
+    if fleet is not None:
+        return fleet.capacities(clients, needs)
+    return tuple(largest_share(each.size, needs) if isinstance(each, Room) else float(each) for each in capacities)
 
 
 def _unknown_memory(device: Device) -> str:

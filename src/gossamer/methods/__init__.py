@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from gossamer.methods.error_feedback import EF21 as EF21
     from gossamer.methods.error_feedback import MeanOfEstimates as MeanOfEstimates
     from gossamer.methods.error_feedback import ef21 as ef21
+    from gossamer.methods.low_rank import flora as flora
+    from gossamer.methods.low_rank import lora_truncated as lora_truncated
     from gossamer.methods.mixtures import perm as perm
     from gossamer.methods.mixtures import perm_two_stage as perm_two_stage
     from gossamer.methods.normalized_averaging import FedNova as FedNova

@@ -129,6 +129,12 @@ ENTRIES: dict[str, MethodEntry] = {
     "fiarse": MethodEntry(
         "submodels", "Sub-models", "every client trains the largest weights of the model", "2407.19389"
     ),
+    "lora-truncated": MethodEntry(
+        "low_rank", "Adapters", "low-rank adapters, truncated to the rank that fits a client", "2401.06432"
+    ),
+    "flora": MethodEntry(
+        "low_rank", "Adapters", "stacked low-rank adapters of unequal ranks, merged after each round", "2409.05976"
+    ),
     "fedmrn": MethodEntry(
         "compressed", "Compression", "learned masks over shared random noise: one bit per parameter", "2408.03220"
     ),

@@ -5,7 +5,8 @@ takes 1 s and 100 MB in every process. The modes here are never active while som
 """
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,9 +47,19 @@ class FlopCounter(FlopCounterMode):
         return self
 
 
-def stackable_attention(device: torch.device) -> AbstractContextManager[None]:
-    """Run attention as single operations on a CPU, because ``torch.vmap`` has no rule for the fused one there."""
+@contextmanager
+def stackable_attention(device: torch.device) -> Iterator[None]:
+    """Run attention as single operations on a CPU, because ``torch.vmap`` has no rule for the fused one there.
+
+    These operations stay in bf16 under autocast: their gradient fails where torch would compute them in float32.
+    """
     if device.type != "cpu" or torch.compiler.is_compiling():
-        return nullcontext()
-    chosen: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
-    return chosen
+        yield
+        return
+    before = bool(torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed())
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)

@@ -4,6 +4,10 @@ The exchanged tensors are all trainable parameters and all persistent floating-p
 statistics). Server and clients exchange and average them. Frozen parameters, integer buffers and buffers that are not
 persistent are not exchanged: all machines build the model from the same seed, so they are equal.
 
+A layer may declare buffers that training does not change, such as a base weight that only a server changes, as
+``constant_buffers = ("weight",)`` of its class. A step copies all other buffers, because a forward pass may overwrite
+them.
+
 BatchNorm uses batch statistics in training, also for a single image, which has many values per channel. If a batch of
 one sample has a single value per channel, its variance is undefined. Layers with running statistics then use these and
 leave them unchanged.
@@ -76,6 +80,9 @@ class Objective:
         stored = self._module.state_dict().keys()  # without buffers that are not persistent: these are not exchanged
         self.averaged = [name for name, b in buffers.items() if b.is_floating_point() and name in stored]
         self.counters = [name for name, b in buffers.items() if not b.is_floating_point()]
+        declared = _declared_constant(self._module)
+        self.constant = [name for name in self.averaged if name in declared]
+        self._changing = [name for name in (*self.averaged, *self.counters) if name not in declared]
         if not self.trained:
             raise ConfigError("the model has no trainable parameters: nothing to learn")
         _check_types({**parameters, **buffers}, (*self.trained, *self.averaged))
@@ -92,6 +99,10 @@ class Objective:
         check_type(precision, self.layout.dtype)
         self.samples = task.data.train.to(device)
         self._form: Nest = self.samples.example(0)[0] if len(self.samples) else torch.empty(0)
+
+    def layers(self) -> dict[str, nn.Module]:
+        """Return the layers of the network by name. Their exchanged tensors have no values."""
+        return dict(self._module.named_modules())
 
     def on_cpu(self) -> "Objective":
         """Return the same objective on the CPU, in a precision that it has, without checkpointing."""
@@ -258,14 +269,15 @@ class Objective:
         Scores of labels with a 0 in ``labels`` count as 0. Random layers draw from ``numbers``, if given.
         """
         leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
-        buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
+        fixed = {name: params[name] for name in self.constant}
+        buffers = {name: params[name].clone() for name in self._changing}
         if training:
             self.train_mode(alone=len(y) == 1)
         else:
             self._module.eval()
         with self.precision.products():
             with drawing(numbers), self._checkpoints.active() if self._checkpoints else nullcontext():
-                output = self.precision.forward(lambda: self._output({**leaves, **buffers}, x))
+                output = self.precision.forward(lambda: self._output({**leaves, **fixed, **buffers}, x))
                 loss = self.task.loss(_only(output, labels), y)
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
@@ -283,12 +295,13 @@ class Objective:
             changed = {name: tensor.clone() for name, tensor in others.items()}
             with drawing(numbers):
                 output = self.precision.forward(
-                    lambda: scores(functional_call(self._module, {**leaves, **changed}, *arguments(x)))
+                    lambda: scores(functional_call(self._module, {**leaves, **fixed, **changed}, *arguments(x)))
                 )
                 return self.task.loss(_only(output, labels), y), changed
 
         leaves = {name: params[name] for name in self.trained}
-        others = {name: params[name] for name in (*self.averaged, *self.counters)}
+        fixed = {name: params[name] for name in self.constant}
+        others = {name: params[name] for name in self._changing}
         grads, (value, changed) = grad_and_value(loss, has_aux=True)(leaves, others)
         return value, grads, changed
 
@@ -583,6 +596,17 @@ class Objective:
                 f"the largest label is {classes - 1}, but the model has {outputs} outputs, for the labels 0 to "
                 f"{outputs - 1}: number the labels from 0, or give the model {classes} outputs"
             )
+
+
+def _declared_constant(module: nn.Module) -> set[str]:
+    """Return the names of the buffers that layers declare as constant."""
+    layers = module.named_modules()
+    return {f"{name}.{buffer}" if name else buffer for name, layer in layers for buffer in _constants(layer)}
+
+
+def _constants(layer: nn.Module) -> tuple[str, ...]:
+    found: tuple[str, ...] = getattr(type(layer), "constant_buffers", ())
+    return found
 
 
 def _type_hint(x: Nest, params: Params) -> str:

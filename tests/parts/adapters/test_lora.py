@@ -1,12 +1,14 @@
 """LoRA: the adapted network is the network plus products of small matrices, and only these are trained and sent."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gossamer import ConfigError, LoRA, fedavg, simulate
+from gossamer import ConfigError, LoRA, Task, fedavg, simulate
 from gossamer.core.random import key
 from gossamer.engines.simulation import Simulation
 from gossamer.tasks.objective import Objective
@@ -105,3 +107,40 @@ def test_the_result_of_a_run_is_a_plain_network() -> None:
 def test_wrong_fields_are_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=field):
         LoRA(**{field: value})  # type: ignore[arg-type]
+
+
+def test_training_does_not_copy_weights_that_only_a_server_changes() -> None:
+    made = Objective(tiny_task().adapted(LoRA(rank=2, merges=True)), "cpu", key(0))
+    assert made.constant == ["0.weight", "2.weight"]
+    held, (x, y) = made.initial(), made.samples.read(torch.arange(4))
+    with Clones() as clones:  # type: ignore[no-untyped-call]
+        _, _, changed = made.gradient(held, x, y)
+    assert not changed.keys() & set(made.constant)
+    assert clones.entries == 0
+
+
+def test_running_statistics_are_copied_in_every_step() -> None:
+    def norm() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    tiny = tiny_task()
+    train, test = ((samples.x, samples.y) for samples in (tiny.data.train, tiny.data.test))
+    task = Task.of(norm, train, test, clients=2)
+    made = Objective(task.adapted(LoRA(rank=2, merges=True)), "cpu", key(0))
+    held, (x, y) = made.initial(), made.samples.read(torch.arange(4))
+    before = held["1.running_mean"].clone()
+    _, _, changed = made.gradient(held, x, y)
+    assert set(changed) == {"1.running_mean", "1.running_var"}
+    assert torch.equal(held["1.running_mean"], before)
+    assert not torch.equal(changed["1.running_mean"], before)
+
+
+class Clones(TorchDispatchMode):
+    """Counts the entries of tensors that are cloned."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten.clone.default:
+            self.entries += args[0].numel()
+        return function(*args, **(kwargs or {}))

@@ -44,7 +44,7 @@ from gossamer import (
     terngrad,
     topk,
 )
-from gossamer.core import tree, wire
+from gossamer.core import wire
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import GLOBAL
@@ -65,8 +65,9 @@ from helpers.compare import same
 from helpers.paths import TESTS
 from helpers.recorder import task as pictures
 from helpers.tasks import batch_norm_task
+from helpers.watched import TASK, Watched, watched
 
-TASK, TINIER = tiny_task(6), tiny_task(3)
+TINIER = tiny_task(3)
 LOSSY = Delta(OnWeights(Eden(2)))
 HALF = Delta(OnWeights(Eden(2)), Dense("float16"))
 SUMS = Delta(sums_only=True)
@@ -111,40 +112,6 @@ ADDING: dict[str, Callable[[], Method]] = {
     "importance-sampled masks": lambda: klms(**TINY),
 }
 """Methods whose uploads are whole numbers of equal weight."""
-
-
-class Watched(Simulation):
-    """A simulation with devices that keep their own state, as in a deployment, and read the bytes of each download."""
-
-    def __init__(self, method: Method, task: Task, options: Options) -> None:
-        super().__init__(method, task, options)
-        self.devices: dict[int, State] = {}
-        self.starts: list[tuple[Params, Params]] = []
-
-    def client_tasks(self, stage: Stage, *rest: Any) -> Iterator[Any]:
-        for client_task in super().client_tasks(stage, *rest):
-            client, data = client_task.clock.client, bytes(client_task.data)
-            device = self.devices.get(client, {})
-            job = stage.exchange.read_download(data, device, client_task.clock, client_task.key)
-            self.devices[client] = {"held": job.state["held"]}
-            (model,) = stage.exchange.down.models(self.server, (self.server["params"],))
-            self.starts.append((job.start, model))
-            yield client_task
-
-
-def watched(method: Method, task: Task = TASK, cut: int | None = None, **options: Any) -> Watched:
-    """Run a method. Before round ``cut``, the run is resumed from its checkpoint."""
-    asked = Options(**{"rounds": 5, "eval_every": 99, "executor": "one-by-one", **options})
-    run = Watched(method, task, asked)
-    for number in range(asked.rounds):
-        if number == cut:
-            before, run = run, Watched(method, task, asked)
-            run.recall(tree.unflatten(tree.clone(tree.flatten(before.checkpoint()))))
-            run.metrics, run.clients = before.metrics, before.clients
-            run.devices, run.starts = before.devices, before.starts
-        run.round(number, None)
-    run.close()
-    return run
 
 
 def simulation(result: Result) -> Simulation:
@@ -463,7 +430,7 @@ def test_damaged_steps_are_refused(link: Delta) -> None:
         (sensing(OneBit(matrix="gaussian")), "OneBit.matrix=gaussian gives different bits"),
         (sensing(OneBit(decoder="amp")), "OneBit.decoder=amp gives different bits"),
         (onebit_cs(), "MagnitudePruned needs a lossless downlink"),
-        (submodel_random(capacities=(0.5,)), "clients that hold the whole model"),
+        (submodel_random(capacities=(0.5,)), "clients that receive the whole model"),
         (perm(), "one exchange per round"),
     ],
 )

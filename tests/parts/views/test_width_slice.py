@@ -28,7 +28,7 @@ from gossamer.engines.client import ClientResult, ClientTask
 from gossamer.engines.export import export
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulation import Simulation
-from gossamer.fleet.capacity import Room, capacity
+from gossamer.fleet.capacity import Room, capacity, held
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.methods import METHODS, fedrolex, heterofl, submodel_random, submodel_rolling
 from gossamer.parts.channels import CHANNELS
@@ -36,7 +36,7 @@ from gossamer.parts.codecs import CODECS
 from gossamer.parts.servers import Average
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Bernoulli, WidthSlice, Windows
-from gossamer.parts.views.width_slice import ORDERS, BoundWidthSlice, held
+from gossamer.parts.views.width_slice import ORDERS, BoundWidthSlice
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.resnet import Scaler, resnet18
 from gossamer.tasks.objective import Objective

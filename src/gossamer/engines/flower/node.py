@@ -46,7 +46,7 @@ def client_app(method: Method, task: AnyTask) -> ClientApp:
 
     ``task`` is a ``Task`` or a function that returns one. The function takes no argument, the client number, or the
     client number and the node's settings (a dictionary from ``--node-config``). Its entry ``init`` is a file or a run
-    with the initial weights. A node needs those of the server if some parameters are frozen, because these are not sent.
+    with the initial weights. A node needs those of the server if some parameters are frozen, because they are not sent.
     """
     app, node = ClientApp(), Node(method, task)
     app.query()(node.handler(node.hello))
@@ -61,7 +61,7 @@ class Node:
 
     def __init__(self, method: Method, task: AnyTask) -> None:
         self.method, self.task = method, task
-        self._members: dict[tuple[int, str, str, str, bool], Member] = {}
+        self._members: dict[tuple[int, str, str, str, bool, str], Member] = {}
 
     def handler(self, ask: Ask) -> Callable[[Message, Context], Message]:
         """Return a function for Flower to call; it reports every failure with a reason."""
@@ -83,13 +83,13 @@ class Node:
         """Return this node's client in the run of a message."""
         client, seed = client_number(context.node_config), word(message, "seed", str)
         device, precision = str(context.node_config.get("device", "cpu")), word(message, "precision", str)
-        checkpointing = word(message, "checkpointing", bool)
-        known = client, seed, device, precision, checkpointing
+        checkpointing, init = word(message, "checkpointing", bool), str(context.node_config.get("init", ""))
+        known = client, seed, device, precision, checkpointing, init
         if known not in self._members:
             task = task_at(self.task, client, context.node_config)
-            if init := context.node_config.get("init"):
-                task = Init.of(Path(str(init)).expanduser()).applied(task)
-            self._members[known] = Member(self.method, task, client, int(seed), *known[2:])
+            if init:
+                task = Init.of(Path(init).expanduser()).applied(task)
+            self._members[known] = Member(self.method, task, client, int(seed), device, precision, checkpointing)
         member = self._members[known]
         member.home, member.node = state_folder(context.node_config), context.node_id
         member.secret = Path(str(context.node_config["key"])) if "key" in context.node_config else None

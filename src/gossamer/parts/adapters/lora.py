@@ -18,7 +18,7 @@ products to them (``gossamer.parts.servers.stacking``).
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,8 @@ A, B = "lora_A", "lora_B"
 class LowRankLayer(nn.Module):
     """The part of an adapted layer that is common to all kinds of linear layers; it precedes the layer's own class."""
 
+    constant_buffers: ClassVar[tuple[str, ...]] = ("weight",)
+
     lora_A: Tensor  # noqa: N815 - the name of the paper's authors
     lora_B: Tensor  # noqa: N815
     lora_scale: float
@@ -42,7 +44,8 @@ class LowRankLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the layer, plus that of the two small matrices."""
         output: Tensor = super().forward(x)  # of the layer's own class
-        low = F.linear(F.linear(x, self.lora_A), self.lora_B)
+        rank = self.lora_B.shape[1]  # a client may hold fewer columns than a frozen A has rows
+        low = F.linear(F.linear(x, self.lora_A[:rank]), self.lora_B)
         return output + low * self.lora_scale
 
 

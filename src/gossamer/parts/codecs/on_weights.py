@@ -2,15 +2,18 @@
 
 Norms, biases and running statistics are small and sensitive to errors, so most methods compress only the weight
 matrices. For codecs that send a scale, it matters whether they see one long vector or each tensor separately.
+
+Tensors that training does not change, such as the weights below a low-rank adapter, are not sent: their change is zero.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gossamer.core import tree
 from gossamer.core.codec import (
     Codec,
     CodecMemory,
@@ -82,6 +85,8 @@ class OnWeights(
     min_dim: int = 2
     exclude: tuple[str, ...] = ()
     other: Codec = Dense()
+    constant: frozenset[str] = field(default=frozenset(), init=False, repr=False)
+    """The names of the tensors that are not sent, from the network."""
 
     def __post_init__(self) -> None:
         apart = "must be false with a private codec, which would add one guarantee per tensor"
@@ -121,8 +126,9 @@ class OnWeights(
         return memory_of(self.codec).companion(self.other)
 
     def bind(self, context: Context) -> "OnWeights":
-        """Bind both codecs."""
-        return replace(self, codec=self.codec.bind(context), other=self.other.bind(context))
+        """Bind both codecs. Where changes are sent, tensors that training does not change are left out."""
+        constant = context.network.constant if context.exchange.send == "change" else ()
+        return self._leaving(frozenset(constant), self.codec.bind(context), self.other.bind(context))
 
     def with_side_information(self, start: Params) -> "OnWeights":
         """Give both codecs the tensors that both sides know."""
@@ -133,7 +139,14 @@ class OnWeights(
         return self._with(of_client(self.codec, client), of_client(self.other, client))
 
     def _with(self, codec: Codec, other: Codec) -> "OnWeights":
-        return self if codec is self.codec and other is self.other else replace(self, codec=codec, other=other)
+        same = codec is self.codec and other is self.other
+        return self if same else self._leaving(self.constant, codec, other)
+
+    def _leaving(self, constant: frozenset[str], codec: Codec, other: Codec) -> "OnWeights":
+        """Return a copy with other codecs that does not send the given tensors."""
+        made = replace(self, codec=codec, other=other)
+        object.__setattr__(made, "constant", constant)  # the dataclass is frozen, but not in use yet
+        return made
 
     def chosen(self, name: str, dimensions: int) -> bool:
         """Return whether a tensor is selected."""
@@ -142,7 +155,8 @@ class OnWeights(
     def pieces(self, layout: Layout) -> list[TensorGroup]:
         """Return the groups of tensors that are encoded together."""
         inside = [name for name, shape in layout.shapes if self.chosen(name, len(shape))]
-        outside = [name for name, _ in layout.shapes if name not in inside]
+        inside = [name for name in inside if name not in self.constant]
+        outside = [name for name, _ in layout.shapes if name not in {*inside, *self.constant}]
         groups = [[name] for name in inside] if self.per_tensor else [inside] if inside else []
         selected = [
             TensorGroup(f"{number}." if self.per_tensor else "", self.codec, layout.only(group))
@@ -187,10 +201,15 @@ class OnWeights(
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Decode each group from its part of the payload."""
-        tensors: Params = {}
+        tensors = self._unsent(layout, tree.device(payload) if payload else torch.device("cpu"))
         for piece, part, own in self._parts(payload, layout, key):
             tensors |= piece.layout.unflatten(piece.codec.decode(part, piece.layout, own))
         return layout.flatten(tensors)
+
+    def _unsent(self, layout: Layout, device: torch.device) -> Params:
+        """Return zeros for the tensors that are not sent."""
+        shapes = {name: shape for name, shape in layout.shapes if name in self.constant}
+        return {name: torch.zeros(shape, dtype=layout.dtype, device=device) for name, shape in shapes.items()}
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Let each codec add to the tensors of its group. All payloads are checked before anything is added."""
@@ -233,7 +252,7 @@ class OnWeights(
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
         """Decode each group from its piece of the mean."""
-        pieces, tensors = self.pieces(layout), Params()
+        pieces, tensors = self.pieces(layout), self._unsent(layout, mean.device)
         sizes = [sums_of(piece.codec).sum_size(piece.layout) for piece in pieces]
         for piece, own in zip(pieces, torch.split(mean, sizes), strict=True):
             vector = sums_of(piece.codec).from_sum(own, piece.layout, fold(key, "piece", piece.prefix))

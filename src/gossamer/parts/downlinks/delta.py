@@ -27,7 +27,7 @@ sum.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -115,7 +115,7 @@ class Delta(Downlink):
         """Return the downlink of an exchange. Refuse parts with which clients cannot follow the server."""
         require(
             (exchange.last and exchange.number == 0, "Delta needs a method with one exchange per round"),
-            (exchange.exchange.view.whole, "Delta needs clients that hold the whole model: use Full()"),
+            (_sends_all(exchange), "Delta needs clients that receive the whole model: use Full()"),
             (exchange.per_client is None, "Delta needs one global model, and this method has one per client"),
             (exchange.exchange.labels == "all", Mistake("Delta needs {}", None, Setting("", "labels", "all"))),
             (exchange.send in ("change", "model"), f"Delta needs uploads of models, got send={exchange.send!r}"),
@@ -293,6 +293,13 @@ class BoundDelta(BoundDownlink):
 
     def _checksum(self, model: Params) -> torch.Tensor:
         return torch.tensor([wire.checksum(wire.array_bytes(self.layout.flatten(model)))])
+
+
+def _sends_all(exchange: "BoundExchange") -> bool:
+    """Return whether all clients receive the whole model, and every machine knows which part of it a client holds."""
+    view = exchange.view
+    sent = partial(view.sent, exchange.outline, Clock(0, 1, 0), Key(0, 0))
+    return exchange.exchange.view.whole or (view.common and view.predictable and sent().whole)
 
 
 def _steps(arrays: Payload, version: int) -> tuple[dict[int, bytes], int]:

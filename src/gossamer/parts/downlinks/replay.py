@@ -16,7 +16,7 @@ aggregation from there. The shortest of these forms is sent.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,10 +24,11 @@ from torch import Tensor
 
 from gossamer.core import tree, wire
 from gossamer.core.codec import replay_of, sum_limit, sums_of
-from gossamer.core.errors import PayloadError, require
+from gossamer.core.errors import PayloadError, listed, require
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.jobs import moved, round_key
-from gossamer.core.server import RelayingServer, SummingServer, unreplayable
+from gossamer.core.random import Key
+from gossamer.core.server import BoundServer, RelayingServer, ReplayableServer, SummingServer, unreplayable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
 from gossamer.core.wire import Body, expect, finite
@@ -111,8 +112,10 @@ class Replay(Steps):
             "send the compressed change of the model, Delta(codec) or --down delta:eden:2, or whole models, Dense() or "
             "--down dense"
         )
+        whole = exchange.exchange.view.whole
+        cannot = unreplayable(server, whole)
         require(
-            (not unreplayable(server), f"Delta cannot repeat the aggregation: {unreplayable(server)}: {lossy}"),
+            (not cannot, f"Delta cannot repeat the aggregation: {cannot}: {lossy}"),
             (not codec.unreplayable(), f"Delta cannot repeat the aggregation: {codec.unreplayable()}"),
             (not sections, f"Delta cannot repeat an aggregation with the sections {', '.join(sections)}: {lossy}"),
         )
@@ -124,7 +127,11 @@ class Replay(Steps):
                 bool(layout.shapes),
                 f"Delta needs a codec that compresses the uploads, got codec={exchange.codec}: {lossy}",
             ),
+            *_torn(server, layout),
         )
+        if not whole:
+            require((not sums_only, "Delta(sums_only=True) needs clients that hold the whole model: use Full()"))
+            return cls(exchange, layout)
         problem, short = _unsummed(exchange, layout), sums_of(exchange.codec).sum_size(layout) < layout.size
         relaying = server if isinstance(server, RelayingServer) and exchange.codec.common and short else None
         require((not (sums_only and problem and not relaying), f"Delta(sums_only=True) cannot send sums: {problem}"))
@@ -196,7 +203,24 @@ class Replay(Steps):
         """Return an arrival with the covered tensors alone. ``start`` is the model that the client had received."""
         key = self.exchange.key(round_key(self.exchange.context.network.key, version))
         up = self.exchange.codec_key(Clock(version, version + 1, client), key)
-        return self.exchange.arrival(client, Part(), self.layout, samples, payload, up, start)
+        part, layout = self._part(Clock(version, version + 1, client), key)
+        arrival = self.exchange.arrival(client, part, layout, samples, payload, up, part.take(start))
+        return replace(arrival, model=start)
+
+    def _part(self, clock: Clock, key: Key) -> tuple[Part, Layout]:
+        """Return the part of the covered tensors that a client held, and its layout."""
+        if self.exchange.exchange.view.whole:
+            return Part(), self.layout
+        part, covered = self.exchange.part_of(clock, key), [name for name, _ in self.layout.shapes]
+        return part, part.layout(self.exchange.outline).only(covered)
+
+
+def _torn(server: BoundServer, layout: Layout) -> Iterator[tuple[bool, str]]:
+    """Yield a check per group of tensors that depend on each other: steps cover all of them, or none."""
+    covered = {name for name, _ in layout.shapes}
+    for group in server.joint if isinstance(server, ReplayableServer) else ():
+        alone = f"{listed(group - covered)} of {listed(group)}, which depend on each other"
+        yield group <= covered or not group & covered, f"Delta cannot send new values of {alone}: give them one codec"
 
 
 def _unsummed(exchange: "BoundExchange", layout: Layout) -> str:

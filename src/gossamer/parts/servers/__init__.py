@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gossamer.core.server import Server as Server
     from gossamer.core.server import SummingServer as SummingServer
     from gossamer.core.server import SumServer as SumServer
+    from gossamer.parts.servers.adapter_mean import AdapterMean as AdapterMean
     from gossamer.parts.servers.adaptive_clip import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.seed_sums import SeedSums as SeedSums
     from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
     from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
+    from gossamer.parts.servers.stacking import Stacking as Stacking
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
 
 if not TYPE_CHECKING:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gossamer.parts.views.personal_mask import PersonalMask as PersonalMask
     from gossamer.parts.views.pruned import Pruned as Pruned
     from gossamer.parts.views.pruned_channels import PrunedChannels as PrunedChannels
+    from gossamer.parts.views.rank_slice import RankSlice as RankSlice
     from gossamer.parts.views.width_slice import WidthSlice as WidthSlice
     from gossamer.parts.views.windows import Windows as Windows
 

@@ -13,6 +13,7 @@ class Full(NestedView):
     """The whole model, for every client in every round."""
 
     common: ClassVar[bool] = True
+    predictable: ClassVar[bool] = True
     whole: ClassVar[bool] = True
 
     @property

@@ -24,6 +24,7 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params, Payload, State
+from gossamer.fleet.capacity import held as rounded_up
 from gossamer.parts.views import masks
 from gossamer.parts.views.pruned import (
     BoundPruned,
@@ -35,7 +36,6 @@ from gossamer.parts.views.pruned import (
     mask_update,
     opened,
 )
-from gossamer.parts.views.width_slice import held as rounded_up
 from gossamer.tasks.widths import Axis, Ties, Widths
 
 CONVOLUTION = 3

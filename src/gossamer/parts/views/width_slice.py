@@ -11,9 +11,7 @@ channels of a group. The choice of channels depends on ``order``:
     random     drawn anew for each client, round and group (Deng et al., Algorithm 1)
 """
 
-import math
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 import torch
@@ -25,8 +23,8 @@ from gossamer.core.exchange import Context, Network
 from gossamer.core.random import Key, fold, permutation
 from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.view import NestedView, View
-from gossamer.fleet.capacity import Capacities, Room, Shares, capacity, check_capacities, largest_share
-from gossamer.fleet.fleet import AIR, Fleet
+from gossamer.fleet.capacity import Capacities, Shares, capacity, check_capacities, held
+from gossamer.fleet.fleet import AIR, Fleet, fitting
 from gossamer.parts.views.windows import offset_index
 from gossamer.tasks.widths import Ties, Widths
 
@@ -87,10 +85,12 @@ class WidthSlice(View):
     def _shares(self, context: Context, widths: Widths) -> Shares:
         """Return the capacities as fractions. A memory size becomes the largest width that fits into it."""
         network, solver = context.network, context.exchange.solver
-        needs = cache(lambda share: network.memory(tried(network, widths, share), solver))
-        if self.fleet is not None:
-            return self.fleet.capacities(network.clients, needs)
-        return tuple(largest_share(c.size, needs) if isinstance(c, Room) else float(c) for c in self.capacities)
+        return fitting(
+            self.capacities,
+            self.fleet,
+            network.clients,
+            lambda share: network.memory(tried(network, widths, share), solver),
+        )
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,3 @@ def tried(network: Network, widths: Widths, share: float) -> Params:
         )
         raise ConfigError(*mistakes) from error
     return found
-
-
-def held(size: int, share: float) -> int:
-    """Return the number of channels that a client holds of a group: ``size`` times ``share``, rounded up."""
-    return max(1, math.ceil(size * share - 1e-9))  # the slack absorbs rounding errors of the product

@@ -1,0 +1,151 @@
+"""Run the rows of the study: trials on held-out sequences, and measured runs over seeds. Finished runs are stored."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossamer import Adam, Cosine, Method, Result, Task, centralised, simulate
+from gossamer.core import files
+from gossamer.engines.options import Options
+from gossamer.engines.simulation import Simulation
+from gossamer.engines.warm_start import Init
+from gossamer.runs.jobs import Job, spread
+from gossamer.runs.jobs.local import Local
+from reproduce.common import store
+from reproduce.common.cells import seconds
+from reproduce.common.store import Facts
+from reproduce.finetune.rows import ROWS, Candidate
+from reproduce.finetune.settings import (
+    HELD_OUT,
+    MODEL,
+    PER_ROUND,
+    PRETRAINED,
+    PRETRAINING,
+    SEEDS,
+    STUDY,
+    TRIAL_SEED,
+    task,
+)
+
+BASE = "base"
+"""The name of the entry of the model as it is."""
+
+
+def device() -> str:
+    """Return the device of all runs."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def pretrain(data_dir: Path) -> None:
+    """Pretrain the model, unless it is there."""
+    if PRETRAINED.exists():
+        return
+    given = PRETRAINING
+    solver = Adam(given["lr"], steps=given["steps"], batch=given["batch"], warmup=given["warmup"], schedule=Cosine())
+    whole = Task.named("shakespeare-pretrain", data_dir=data_dir, model=MODEL)
+    result = simulate(centralised().with_parts(solver=solver), whole, rounds=given["rounds"], device=device())
+    PRETRAINED.parent.mkdir(parents=True, exist_ok=True)
+    files.write(PRETRAINED, files.to_tensors({n: t.cpu() for n, t in result.model.state_dict().items()}))
+    last = result.metrics[-1]
+    spent = sum(map(seconds, result.metrics))
+    facts = {name: last[name] for name in ("token_accuracy", "perplexity")}
+    store.write(STUDY, "pretraining", {**given, **facts, "seconds": round(spent, 1)})
+
+
+def trial_name(row: str, number: int) -> str:
+    """Return the name of the entry of a candidate."""
+    return f"tune-{row}-{number}"
+
+
+def run_name(row: str, seed: int) -> str:
+    """Return the name of the entry of a measured run."""
+    return f"{row}-{seed}"
+
+
+def chosen(row: str) -> Candidate:
+    """Return the candidate with the smallest perplexity on held-out sequences, or the first one without trials."""
+    stored, every = store.read(STUDY), ROWS[row].candidates
+    found = [stored.get(trial_name(row, n), {}).get("validation_perplexity", float("inf")) for n in range(len(every))]
+    return every[found.index(min(found))]
+
+
+def trial(row: str, number: int, data_dir: Path) -> str:
+    """Run and store a candidate; a candidate that diverges has an infinite perplexity."""
+    given = ROWS[row].candidates[number]
+    result, _ = ran(row, given, TRIAL_SEED, data_dir, validate=HELD_OUT)
+    last = result.metrics[-1]
+    held = {name: last[f"personal_{name}"] for name in ("validation_perplexity", "validation_token_accuracy")}
+    store.write(STUDY, trial_name(row, number), {"row": row, "given": dict(given), **held})
+    return f"{trial_name(row, number)}: {given} perplexity {held['validation_perplexity']:.3f}"
+
+
+def measured(row: str, seed: int, data_dir: Path) -> str:
+    """Run and store a row with the chosen hyper-parameters."""
+    given = chosen(row)
+    result, spent = ran(row, given, seed, data_dir)
+    facts = {"row": row, "seed": seed, "given": dict(given), "seconds": round(spent, 1), **figures(result)}
+    store.write(STUDY, run_name(row, seed), facts)
+    return f"{run_name(row, seed)}: perplexity {facts['perplexity']:.3f}, {facts['up'] + facts['down']:,.0f} bytes"
+
+
+def ran(row: str, given: Candidate, seed: int, data_dir: Path, **options: Any) -> tuple[Result, float]:
+    """Run a row from the pretrained model. Return the result, and the seconds of all rounds without evaluations."""
+    rounds, here = ROWS[row].rounds, device()
+    asked = {"rounds": rounds, "per_round": PER_ROUND, "seed": seed, "eval_every": rounds, "device": here, **options}
+    asked |= {"executor": "stacked" if here == "cuda" else "auto", "init": PRETRAINED}
+    begin = time.perf_counter()
+    result = simulate(ROWS[row].make(**given), task(data_dir), **asked)
+    spent = sum(map(seconds, result.metrics)) or time.perf_counter() - begin
+    return result, spent
+
+
+def figures(result: Result) -> Facts:
+    """Return the metrics of the last round, and what a client has spent on average over all rounds."""
+    last, clients = result.metrics[-1], result.about["task"]["clients"]
+    spent = {
+        "up": sum(sum(record["bytes_up"].values()) for record in result.metrics) / clients,
+        "down": sum(sum(record["bytes_down"].values()) for record in result.metrics) / clients,
+        "flops": sum(record["flops"] for record in result.metrics) / clients,
+    }
+    scores = {name: last[f"personal_{name}"] for name in ("perplexity", "token_accuracy")}
+    failed = sum(len(record["failures"]) for record in result.metrics)
+    where = {"executor": result.about["executor"], "device": result.about["machine"]["device"]}
+    return {**scores, **spent, **where, "parameters": result.about["parameters"], "failures": failed}
+
+
+def memory(method: Method, data_dir: Path) -> int:
+    """Return the bytes that the largest client needs for training."""
+    run = Simulation(method, task(data_dir), Options(), init=Init.of(PRETRAINED))
+    return run.objective.memory(run.objective.initial(), run.method.training.solver)
+
+
+def base(data_dir: Path) -> None:
+    """Store the metrics of the model as it is, and the memory of every row."""
+    run = Simulation(ROWS["full"].make(lr=1e-3), task(data_dir), Options(device=device()), init=Init.of(PRETRAINED))
+    found = run.evaluated(run.evaluate, 0)
+    store.write(STUDY, BASE, {name: found[f"personal_{name}"] for name in ("perplexity", "token_accuracy")})
+    needs = {row: memory(ROWS[row].make(**chosen(row)), data_dir) for row in ROWS}
+    store.write(STUDY, "memory", needs)
+
+
+def jobs(kind: str, data_dir: Path) -> Iterator[Job]:
+    """Yield the missing runs, the longest first."""
+    rows = sorted(ROWS, key=lambda row: -ROWS[row].rounds)
+    stored = store.read(STUDY)
+    for row in rows:
+        if kind == "tune":
+            names = {trial_name(row, n): partial(trial, row, n, data_dir) for n in range(len(ROWS[row].candidates))}
+        else:
+            names = {run_name(row, seed): partial(measured, row, seed, data_dir) for seed in SEEDS}
+        yield from (Job(name, call, ()) for name, call in names.items() if name not in stored)
+
+
+def run(kind: str, data_dir: Path, parallel: int, limit: float) -> None:
+    """Run the missing runs of a kind, several in parallel. None starts after ``limit`` seconds."""
+    with Local(parallel, fresh=False) as launcher:
+        for job, line, error in spread(list(jobs(kind, data_dir)), launcher, limit):
+            print(f"{job.name}: FAILED, {error}" if error else line, flush=True)

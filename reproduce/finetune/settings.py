@@ -1,0 +1,38 @@
+"""What all runs of the study share: the model, the clients, and the number of rounds.
+
+The model is a transformer of 4 layers, pretrained on five plays (``shakespeare-pretrain``). The clients are 50 roles of
+four other plays (``shakespeare-roles``). Ten of them take part in a round, for two epochs. Hyper-parameters are chosen
+on every fifth training sequence of each client, held out, with a seed of its own.
+"""
+
+from pathlib import Path
+
+from gossamer import Task
+from reproduce.common.store import ROOT
+
+STUDY = "finetune"
+MODEL = "gpt"
+PRETRAINED = ROOT / "build/pretrained.safetensors"
+"""The model after pretraining, from which all runs start."""
+PRETRAINING = {
+    "method": "centralised",
+    "data": "shakespeare-pretrain",
+    "lr": 0.006,
+    "batch": 64,
+    "steps": 150,
+    "rounds": 16,
+    "warmup": 30,
+}
+"""Hyper-parameters of pretraining: Adam with a cosine schedule, and a warm-up in every round."""
+PER_ROUND = 10
+ROUNDS, MANY_ROUNDS = 40, 600
+"""Rounds of methods with gradients, and of methods that send scalars, whose rounds are short."""
+EPOCHS, BATCH = 2, 16
+HELD_OUT = 5
+TRIAL_SEED = 100
+SEEDS = (0, 1, 2)
+
+
+def task(data_dir: Path) -> Task:
+    """Return the task: one client per role."""
+    return Task.named("shakespeare-roles", data_dir=data_dir, model=MODEL)
