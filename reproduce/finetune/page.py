@@ -32,7 +32,7 @@ def found(row: str) -> list[Facts]:
 
 def mean(runs: Sequence[Facts], name: str) -> float:
     """Return the mean of a figure over seeds."""
-    return statistics.mean(facts[name] for facts in runs)
+    return float(statistics.mean(facts[name] for facts in runs))
 
 
 def line(row: str) -> list[str]:

@@ -94,7 +94,7 @@ def ranks(recipe: Callable[..., Method], lr: float) -> Method:
 def scalars(recipe: Callable[..., Method], adapter: LoRA | None, **fields: Any) -> Method:
     """Return a method that sends scalars."""
     made = recipe(batch=BATCH, **fields)
-    return made.with_parts(solver=replace(made.solver, schedule=Cosine()), adapter=adapter)  # type: ignore[call-arg]
+    return made.with_parts(solver=replace(made.solver, schedule=Cosine()), adapter=adapter)  # type: ignore[type-var]
 
 
 def rates(*values: float, **others: Any) -> tuple[Candidate, ...]:
@@ -136,9 +136,7 @@ ROWS: dict[str, Row] = {
         rates(1e-3, 3e-3, 1e-2),
         MANY_ROUNDS,
     ),
-    "kseed": Row(
-        "FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr), rates(1e-6, 1e-5, 1e-4)
-    ),
+    "kseed": Row("FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr), rates(1e-6, 1e-5, 1e-4)),
     "kseed-lora": Row(
         "FedKSeed",
         "LoRA, rank 1, B alone",

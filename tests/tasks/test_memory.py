@@ -1,24 +1,22 @@
 """What a training step holds: against closed forms, and against every byte that a true step allocates."""
 
-import weakref
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from gossamer import SGD, ConfigError, Task, ZerothOrder
+from gossamer import SGD, ConfigError, LoRA, Options, Task, decomfl
 from gossamer.core import tree
 from gossamer.core.random import key
-from gossamer.core.types import Params
+from gossamer.core.types import Params, State
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers import Adam, Solver
-from gossamer.parts.solvers.zeroth_order import BoundZerothOrder
+from gossamer.parts.solvers.zeroth_order import ZerothOrder
 from gossamer.tasks import nets
+from gossamer.tasks.allocations import Allocations
 from gossamer.tasks.memory import TrainingMemory, client_memory, forward_memory, solver_copies, training_memory
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective
@@ -202,37 +200,6 @@ def test_a_sixteenth_of_the_width_needs_a_fiftieth_of_the_memory() -> None:
 # A true step, allocation by allocation.
 
 
-class Allocations(TorchDispatchMode):
-    """Counts the bytes of all tensors that are alive, those known at the start and those that operations make."""
-
-    def __init__(self, known: Iterable[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch exempts the class, not its constructor
-        self.current = self.peak = 0
-        self.alive: dict[int, Any] = {}
-        for tensor in known:
-            self.note(tensor)
-
-    def note(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        address, size = storage._cdata, storage.nbytes()
-
-        def gone(_: object) -> None:
-            self.current -= size
-            del self.alive[address]
-
-        if address not in self.alive:
-            self.alive[address] = weakref.ref(storage, gone)
-            self.current += size
-            self.peak = max(self.peak, self.current)
-
-    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = call(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor):
-                self.note(tensor)
-        return made
-
-
 def test_allocations_are_counted() -> None:
     x = torch.ones(100)
     with Allocations([x]) as counted:
@@ -316,6 +283,76 @@ def test_what_solvers_keep(solver: Solver, copies: int) -> None:
     assert solver_copies(solver, tensors(nets.build("mlp", IMAGES, 10))) == copies
 
 
+# Solvers that evaluate losses only.
+
+
+def chain(width: int, depth: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
+
+
+@pytest.mark.parametrize(("width", "depth", "samples"), [(8, 3, 2), (8, 6, 64), (32, 4, 4)])
+def test_losses_take_the_weights_and_one_moved_layer(width: int, depth: int, samples: int) -> None:
+    """In the last layer its input, its moved weight and its output are alive; the batch is always there."""
+    here = objective(lambda: chain(width, depth), [width], width)
+    weights, layer, stream = 4 * depth * width**2, 4 * width**2, 4 * samples * width
+    found = forward_memory(here, here.initial(), ZerothOrder(steps=1, batch=samples), samples)
+    assert (found.parameters, found.gradients) == (weights, 0)
+    assert found.activations == stream + 8 * samples + stream + layer + stream
+
+
+def test_a_solver_that_moves_the_model_keeps_a_second_one() -> None:
+    here = objective(lambda: chain(8, 3), [8], 8)
+    start, solver = here.initial(), ZerothOrder(steps=2, perturbations=5, batch=4)
+    assert forward_memory(here, start, solver, 4).solver == 4 * 3 * 64 + 4 * 10  # and its scalars
+    assert here.memory(start, solver) == forward_memory(here, start, solver, 4).total
+
+
+def test_losses_of_a_deep_network_take_less_than_gradients() -> None:
+    here = objective(lambda: chain(16, 24), [16], 16)
+    start = here.initial()
+    assert here.memory(start, ZerothOrder(batch=64)) < here.memory(start, SGD(batch=64)) / 2.5
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["all weights", "adapters"])
+def test_a_step_of_losses_peaks_there(adapted: bool) -> None:
+    """Above it only by the directions that the solver keeps within a step, and by drawing those of a layer."""
+
+    def model() -> nn.Module:
+        net = nets.build("gpt:layers=4,width=32,heads=2", torch.Size((16,)), 20)
+        return LoRA(rank=2).adapt(net) if adapted else net
+
+    x, y = torch.arange(160).view(10, 16) % 20, torch.arange(1, 161).view(10, 16) % 20
+    task = Task.of(model, (x, y), (x, y), clients=1)
+    method = decomfl(steps=2, perturbations=1, batch=10)
+    simulation = Simulation(method, task, Options(rounds=1))
+    client, peaks = simulation.client, []
+    step = client.step
+
+    def watched(start: Params, carry: State, *rest: Any) -> Any:
+        known = [*tree.flatten({"start": start, "carry": carry}).values(), *client.objective.kept(), rest[1], rest[2]]
+        with Allocations(known) as counted:
+            result = step(start, carry, *rest)
+        peaks.append(counted.peak)
+        return result
+
+    client.step = watched  # type: ignore[method-assign, assignment]
+    assert not simulation.round(0, None)["failures"]
+    found = client.objective.memory(simulation.like, client.exchange.solver)
+    kept = 4 * client.objective.layout.size
+    assert found <= peaks[-1] <= 1.1 * (found + kept)
+
+
+# Frozen parameters.
+
+
+def test_frozen_weights_that_the_backward_pass_needs_count_once() -> None:
+    here = objective(lambda: LoRA(rank=2).adapt(nn.Sequential(*(nn.Linear(32, 32) for _ in range(3)))), [32], 10)
+    start, frozen, trained = here.initial(), 4 * 3 * (32 * 32 + 32), 4 * 3 * 2 * (2 * 32)
+    found = client_memory(here, start, 1, copies=3)
+    assert (found.parameters, found.gradients, found.solver) == (frozen + trained, trained, 3 * trained)
+    assert found.activations < 4 * 32 * 32  # no weight is among them
+
+
 # Mistakes.
 
 
@@ -330,39 +367,3 @@ def test_mistakes_are_named() -> None:
     )
     with pytest.raises(ConfigError, match="copies"):
         of(nn.Linear(5, 4), *batch(2, [5], 4), copies=-1)
-
-
-# Without a backward pass.
-
-
-def test_losses_need_the_memory_of_inference_and_one_moved_layer() -> None:
-    def wide() -> nn.Module:
-        return nn.Sequential(nn.Linear(5, 40), nn.ReLU(), nn.Linear(40, 60), nn.ReLU(), nn.Linear(60, 4))
-
-    here, samples = objective(wide, [5], 4), 3
-    found, trained = (compute(here, here.initial(), samples) for compute in (forward_memory, client_memory))
-    assert (found.parameters, found.gradients, found.solver) == (trained.parameters, 0, 0)
-    layer = 4 * (40 * 60 + 60)
-    # The moved layer, and the numbers from which it is made; the activations of other layers are small.
-    assert 2 * layer < found.activations < 5 * layer
-    assert forward_memory(here, here.initial(), samples, copies=1).solver == trained.parameters
-
-
-def test_activations_of_losses_do_not_grow_with_the_depth() -> None:
-    def deep(layers: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(5, 8), *(nn.Linear(8, 8) for _ in range(layers)), nn.Linear(8, 4))
-
-    one, other = (objective(partial(deep, layers), [5], 4) for layers in (2, 12))
-    inference = [forward_memory(each, each.initial(), 500).activations for each in (one, other)]
-    training = [client_memory(each, each.initial(), 500).activations for each in (one, other)]
-    assert inference[0] == inference[1]
-    assert training[1] > training[0] + 9 * 4 * 500 * 8
-
-
-def test_the_memory_of_a_solver_without_gradients() -> None:
-    here = objective(lambda: nn.Sequential(nn.Linear(5, 64), nn.Linear(64, 4)), [5], 4)
-    solver = ZerothOrder(steps=1, perturbations=1, batch=6)
-    single = BoundZerothOrder(**vars(solver), layers={}, moves=False)
-    wanted = forward_memory(here, here.initial(), 6)
-    assert here.memory(here.initial(), single) == wanted.total
-    assert here.memory(here.initial(), solver) == wanted.total + wanted.parameters

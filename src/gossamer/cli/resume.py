@@ -70,7 +70,7 @@ def _kept(given: Sequence[str], strange: Sequence[str], about: dict[str, Any]) -
     request = Request.recorded(about) if about else None
     recipe = Mistakes().attempt(find_recipe, request.method) if request else None
     own = {word for flag in flags(recipe, request.method) for word in flag.words} if recipe and request else set()
-    options = {"precision": FLOAT32} | about.get("options", {})  # the default is not recorded
+    options = {"precision": FLOAT32, "checkpointing": False} | about.get("options", {})  # defaults are not recorded
     for word in (*given, *(word for word in strange if word in own)):
         was = options.get(word[2:].replace("-", "_"))
         yield (

@@ -64,6 +64,7 @@ RUN = [
     Flag("cluster", str | None, None, "Ray cluster: this machine, the one it belongs to, or an address", WHERE),
     Flag("actors", int, "one per core or GPU", "Ray actors on each node of the cluster", "N"),
     Flag("precision", str, FLOAT32, "precision of local training; tf32 needs a GPU", "|".join(PRECISIONS)),
+    Flag("checkpointing", bool, False, "gradient checkpointing: less memory, one more forward pass per step", ""),
     Flag("schedule", str | None, None, f"virtual time: {SCHEDULE_NAMES}; such as deadline:60s,over=1.3", "SPEC"),
     Flag("channel", str, "perfect", "channel of the messages: perfect, lossy:0.1, or wireless", "SPEC"),
     Flag(FLEET, str, "", "file of the clients' devices, for --channel wireless (default: phones)", "FILE"),

@@ -184,6 +184,9 @@ class PerSampleSolver(Solver):
 Move = Callable[[str, Tensor], Tensor]
 """Maps the name and the values of a trained tensor to the values with which the network is evaluated."""
 
+AnyMove = Move | None
+"""A name, because ``torch.compile`` fails on unions in the annotation of a closure."""
+
 
 class Loss(Protocol):
     """The client's loss on the current batch."""

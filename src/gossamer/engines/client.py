@@ -23,7 +23,7 @@ from gossamer.core.errors import ConfigError, GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
 from gossamer.core.random import Key, fold, seeded, tensor
-from gossamer.core.solver import ForwardSolver, Gradients, Hyperparams, Move, PerSampleSolver, StepKeys
+from gossamer.core.solver import AnyMove, ForwardSolver, Gradients, Hyperparams, Move, PerSampleSolver, StepKeys
 from gossamer.core.tree import add, difference, multiply, scale, subtract
 from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
@@ -387,7 +387,7 @@ def forward_step(
     solver, parametrization, trained = client.exchange.solver, client.method.parametrization, client.objective.trained
     assert isinstance(solver, ForwardSolver)
 
-    def loss(params: Params, move: Move | None = None) -> Tensor:
+    def loss(params: Params, move: AnyMove = None) -> Tensor:
         if context["codec"] or context["form"]:  # these compute other tensors from all of the moved ones
             params, move = sent_params(client, trained, start, moved(params, move, trained), carry, context), None
             params = (

@@ -60,7 +60,7 @@ class KeptRun(ABC):
         self.task = task = (init.applied(task) if init else task).adapted(method.adapter)
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
-        self.objective = Objective(task, options.device, self.key, self.precision_here)
+        self.objective = Objective(task, options.device, self.key, self.precision_here, options.checkpointing)
         self.method = method.bind(self.objective)
         for exchange in self.method.exchanges:
             exchange.check_cohort(options.updates(self.cohort_size))

@@ -1,4 +1,4 @@
-"""Options of a run: rounds, cohort size, seed, device, executor, precision and channel."""
+"""Options of a run: rounds, cohort size, seed, device, executor, precision, checkpointing and channel."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from gossamer.core.schedule import Schedule
 from gossamer.core.specs import parse, spec, unknown
 from gossamer.engines.anomalies import FEWEST
 from gossamer.engines.control import Until
-from gossamer.engines.executors import EXECUTORS
+from gossamer.engines.executors import EAGER, EXECUTORS
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.attacks import ATTACKS
 from gossamer.parts.attacks.base import Attack
@@ -57,6 +57,7 @@ class Options:
         seed: seed of all randomness
         device: cpu or cuda, as a text or a ``torch.device``
         precision: precision of local training: float32, tf32 (on a GPU) or bf16
+        checkpointing: gradient checkpointing in local training: less memory, and one more forward pass per step
         executor: how the clients of a round are trained; auto measures and chooses
         channel: model of the uplink; by default perfect, and under a schedule that of plausible phones
         failure_rate: probability of a simulated failure, per client and round
@@ -87,6 +88,7 @@ class Options:
     device: str = "cpu"
     executor: str = "one-by-one"
     precision: str = FLOAT32
+    checkpointing: bool = False
     channel: Channel = Perfect()
     failure_rate: float = 0.0
     eval_every: int = 1
@@ -158,6 +160,12 @@ class Options:
             (self.seed >= 0, wrong_argument("seed", self.seed, "must not be negative")),
             (self.executor in (AUTO, *EXECUTORS), unknown("executor", self.executor, (AUTO, *EXECUTORS))),
             (self.precision in PRECISIONS, unknown("precision", self.precision, PRECISIONS)),
+            (
+                not self.checkpointing or self.executor in (AUTO, *EAGER),
+                Mistake(
+                    f"needs {_either(AUTO, *EAGER)} as {{}}", Setting("", "checkpointing"), Setting("", "executor")
+                ),
+            ),
             (0 <= self.failure_rate <= 1, wrong_argument("failure_rate", self.failure_rate, "must be in [0, 1]")),
             (self.eval_every >= 1, wrong_argument("eval_every", self.eval_every, "must be at least 1")),
             (
@@ -198,6 +206,7 @@ class Options:
             "until": self.until.to_text() if self.until else None,
             "patience": self.patience,
             "precision": None if self.precision == FLOAT32 else self.precision,
+            "checkpointing": self.checkpointing or None,
             "max_weight": self.max_weight,
             "anomalies": None if self.anomalies else False,
             "exclude_after": self.exclude_after,
@@ -262,6 +271,10 @@ def _cluster(cluster: str | None, actors: int | None, executor: str) -> Iterator
     one_core = ": threaded needs all cores of a machine, and an actor of {} has one: use one-by-one, or auto"
     threaded = Mistake(one_core, Setting("", "executor"), Setting("", "cluster"))
     yield executor != "threaded", threaded
+
+
+def _either(*names: str) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _device(name: str) -> tuple[bool, str]:

@@ -2,12 +2,16 @@
 
 A training step holds the batch, the network's tensors, their gradients, the solver's state, and the activations that
 the forward pass saves for the backward pass. A solver that weights the gradient of each sample holds one gradient
-per row of its batches, and their sum. The activations are measured with a forward pass and autograd's hooks. Tensors
-with shared storage count once.
+per row of its batches, and their sum. The activations are measured with a forward pass and autograd's hooks, in the
+precision of training. Tensors with shared storage count once. Tensors that are not trained have neither gradients nor
+solver state.
 
-A solver that evaluates losses only has no gradients, and a forward pass saves nothing. Its activations are the largest
-sum of the tensors that exist at the same time in a forward pass, with the moved tensors of a layer and the random
-numbers for them.
+With gradient checkpointing the activations are those outside of the repeated blocks, the inputs of all blocks, and
+those inside the block that has the most: it is computed again while the others wait.
+
+A solver that evaluates losses only has no gradients, and nothing waits for a backward pass. Its activations are the
+most that is alive at the same time in a forward pass, with the tensors of the layer that is moved, counted storage by
+storage.
 
 The true peak is close to this sum. It is lower by activations that are freed before the last gradients exist, so at
 most by the smaller of the two. It is higher by temporary results of single operations. Code, kernel workspaces and the
@@ -18,8 +22,8 @@ training device.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -27,20 +31,19 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
-from gossamer.core.random import tensor as key_tensor
-from gossamer.core.random.directions import direction
-from gossamer.core.solver import Move, PerSampleSolver, Solver
+from gossamer.core.solver import ForwardSolver, Move, PerSampleSolver, Solver
 from gossamer.core.types import Params
+from gossamer.tasks.allocations import Allocations
+from gossamer.tasks.checkpointing import repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.data.samples import Samples
-from gossamer.tasks.modes import LightMode
+from gossamer.tasks.data.samples import Batch, Samples
+from gossamer.tasks.precision import FLOAT32, Precision, on_cpu
 
 MANY = 2**30
 """More samples than any client has: then batches have the most rows."""
@@ -55,10 +58,11 @@ class TrainingMemory:
 
     Args:
         parameters: the network's tensors, including buffers and frozen parameters
-        gradients: one gradient per trained tensor, or several with a solver that needs those of samples
+        gradients: one gradient per trained tensor; several with a solver that needs those of samples; none with one
+            that evaluates losses only
         solver: state that the solver keeps between steps
         activations: the batch, and tensors that the forward pass saves for the backward pass; without a backward pass,
-            the most that exist at the same time
+            those that are alive at the same time
     """
 
     parameters: int
@@ -78,45 +82,59 @@ class Trainable(Protocol):
     trained: list[str]
     averaged: list[str]
     samples: Samples
+    checkpointing: bool
 
     def on_cpu(self) -> "Trainable":
-        """Return the same objective on the CPU."""
+        """Return the same objective on the CPU, without checkpointing."""
+        ...
+
+    def blocks(self) -> list[nn.Module]:
+        """Return the blocks that checkpointing repeats."""
         ...
 
     def local(self) -> Params:
         """Return the integer buffers, which a client counts within a round."""
         ...
 
-    def build(self) -> nn.Module:
-        """Build the network with its initial weights."""
+    def kept(self) -> list[Tensor]:
+        """Return the network's tensors that are not passed in, such as frozen parameters."""
         ...
 
     def gradient(self, params: Params, x: Nest, y: Tensor) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch."""
         ...
 
-    def loss(
-        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, move: Move | None = None
-    ) -> Tensor:
-        """Return the loss of one batch, at moved tensors."""
+    def loss(self, params: Params, x: Nest, y: Tensor, *, move: Move | None = None) -> Tensor:
+        """Return the loss of one batch without a backward pass, at moved tensors."""
         ...
 
 
 def training_memory(
-    module: nn.Module, x: Nest, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, copies: int = 0
+    module: nn.Module,
+    x: Nest,
+    y: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    copies: int = 0,
+    precision: str = FLOAT32,
+    checkpointing: bool = False,
 ) -> TrainingMemory:
     """Return the memory of a network's training step on a batch; the module is not changed.
 
     ``copies`` is the number of values that the solver keeps per trained value: 0 for plain SGD, 1 for momentum, 2 for
-    Adam. A client keeps one more: the start of its round, which it needs to compute the update.
+    Adam. A client keeps one more: the start of its round, which it needs to compute the update. ``precision`` and
+    ``checkpointing`` are those of the run.
     """
     _check(copies)
     module = copy.deepcopy(module).cpu().train()
     x, y = nests.apply(_copy, x), _copy(y)
-    with _watched() as saved:
-        loss(nests.forward(module, x), y)
+    arithmetic = Precision(on_cpu(precision), torch.device("cpu"))
+    arithmetic.prepare(module)
+    with _watched(repeated_blocks(module) if checkpointing else []) as saved:
+        loss(arithmetic.forward(lambda: nests.forward(module, x)), y)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    return _memory((*module.parameters(), *module.buffers()), trained, saved | _of(x, y), copies)
+    saved.outside.update(_storages(_leaves(x, y)))
+    return _memory((*module.parameters(), *module.buffers()), trained, saved, copies)
 
 
 def client_memory(
@@ -125,69 +143,41 @@ def client_memory(
     """Return the memory of a training step on a client with these tensors, which may be narrower than the model's.
 
     The batch is all zeros, because its content does not matter. ``copies`` is as in ``training_memory``. ``gradients``
-    is the number of gradients that exist at the same time.
+    is the number of gradients that exist at the same time. Precision and checkpointing are the objective's.
     """
-    missing = sorted({*objective.trained, *objective.averaged} - set(params))
-    _check(
-        copies,
-        (batch >= 1, f"batch must be at least 1, got {batch}"),
-        (not missing, f"params must hold every tensor of the model, missing: {', '.join(missing)}"),
-    )
-    objective = objective.on_cpu()  # whatever the training device
-    held = {**objective.local(), **tree.move(params, "cpu")}
-    some_x, some_y = objective.samples.example(1)
-    x, y = nests.apply(partial(_zeros, batch), some_x), _zeros(batch, some_y)
-    with _watched() as saved:
+    _check(copies, *_complete(objective, params, batch))
+    objective, checkpointing = objective.on_cpu(), objective.checkpointing  # whatever the training device
+    held, (x, y) = {**objective.local(), **tree.move(params, "cpu")}, _batch(objective, batch)
+    with _watched(objective.blocks() if checkpointing else []) as saved:
         _, found, copied = objective.gradient(held, x, y)
-    for identity in _storages(copied.values()):  # copies of buffers are not activations
-        saved.pop(identity, None)
-    frozen = [parameter for parameter in objective.build().parameters() if not parameter.requires_grad]
-    memory = _memory((*held.values(), *frozen), found.values(), saved | _of(x, y), copies)
+    saved.ignore(_storages(copied.values()))  # copies of buffers are not activations
+    saved.outside.update(_storages(_leaves(x, y)))
+    memory = _memory((*held.values(), *objective.kept()), found.values(), saved, copies)
     return replace(memory, gradients=gradients * memory.gradients)
 
 
-def forward_memory(objective: Trainable, params: Params, batch: int, *, copies: int = 0) -> TrainingMemory:
-    """Return the memory of a client that evaluates losses at moved tensors; see ``client_memory``.
-
-    ``copies`` is the number of values that the client keeps per trained value, in addition to its start.
-    """
-    _check(copies, (batch >= 1, f"batch must be at least 1, got {batch}"))
-    objective = objective.on_cpu()
-    held = {**objective.local(), **tree.move(params, "cpu")}
-    some_x, some_y = objective.samples.example(1)
-    x, y = nests.apply(partial(_zeros, batch), some_x), _zeros(batch, some_y)
-    key, number = key_tensor(Key(0, 0)), torch.zeros((), dtype=torch.int64)
-
-    def moved(name: str, tensor: Tensor) -> Tensor:
-        return tensor + direction("rademacher", key, number, tensor.numel(), 0).view(tensor.shape).to(tensor.dtype)
-
-    objective.loss(held, x, y, move=moved)  # a trial pass, if it is the first one
-    with seeded(Key(0, 0)), _plain_kernels(), LiveTensors() as live:
-        objective.loss(held, x, y, move=moved)
-    frozen = [parameter for parameter in objective.build().parameters() if not parameter.requires_grad]
-    trained = sum(held[name].nbytes for name in objective.trained)
-    return TrainingMemory(
-        _size(_storages((*held.values(), *frozen))), 0, copies * trained, live.most + _size(_of(x, y))
-    )
+def forward_memory(objective: Trainable, params: Params, solver: Solver, batch: int) -> TrainingMemory:
+    """Return the memory of a step of a solver that evaluates losses only, on a client with these tensors."""
+    require(*_complete(objective, params, batch))
+    objective, start = objective.on_cpu(), tree.move(params, "cpu")
+    held = {**objective.local(), **start}
+    objective.loss(held, *_batch(objective, 1), move=_moved)  # a first pass may find out how the network can be moved
+    known, (x, y) = [*held.values(), *objective.kept()], _batch(objective, batch)
+    with seeded(Key(0, 0)), _plain_kernels(), Allocations([*known, *_leaves(x, y)]) as counted:
+        objective.loss(held, x, y, move=_moved)
+    parameters, carry = _storages(known), _storages(tree.flatten(solver.begin(start, {}, {}, 1)).values())
+    kept = {identity: storage for identity, storage in carry.items() if identity not in parameters}
+    size = _size(parameters)
+    return TrainingMemory(size, 0, _size(kept), counted.peak - size)
 
 
-class LiveTensors(LightMode):
-    """Measures the most bytes of tensors that operations have made and that exist at the same time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most, self._alive = 0, dict[int, tuple[StorageWeakRef, int]]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation, and note its results."""
-        result = func(*args, **(kwargs or {}))
-        given = _storages(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and (storage := leaf.untyped_storage())._cdata not in given:
-                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._alive = {at: (ref, size) for at, (ref, size) in self._alive.items() if not ref.expired()}
-        self.most = max(self.most, sum(size for _, size in self._alive.values()))
-        return result
+def solver_memory(objective: Trainable, params: Params, solver: Solver) -> TrainingMemory:
+    """Return the memory of a step of a solver on a client with these tensors, including its start tensors."""
+    batch = batch_size(solver)
+    if isinstance(solver, ForwardSolver):
+        return forward_memory(objective, params, solver, batch)
+    copies, gradients = 1 + solver_copies(solver, params), gradient_count(solver, batch)
+    return client_memory(objective, params, batch, copies=copies, gradients=gradients)
 
 
 def solver_copies(solver: Solver, params: Params) -> int:
@@ -195,12 +185,6 @@ def solver_copies(solver: Solver, params: Params) -> int:
     carry = solver.begin(params, {}, {}, 1)
     kept = sum(tensor.nbytes for name, tensor in tree.flatten(carry).items() if not name.startswith("params/"))
     return kept // sum(tensor.nbytes for tensor in params.values())
-
-
-def model_copies(solver: Solver, params: Params) -> int:
-    """Return the number of copies of the received model that a solver makes: 0 or 1."""
-    held: Params = solver.begin(params, {}, {}, 1)["params"]
-    return int(any(held[name] is not tensor for name, tensor in params.items()))
 
 
 def batch_size(solver: Any) -> int:
@@ -216,15 +200,70 @@ def gradient_count(solver: Solver, batch: int) -> int:
     return 1 + batch if isinstance(solver, PerSampleSolver) else 1
 
 
+def _complete(objective: Trainable, params: Params, batch: int) -> tuple[tuple[bool, str], ...]:
+    """Return the checks of a client's tensors and batch size."""
+    missing = sorted({*objective.trained, *objective.averaged} - set(params))
+    return (
+        (batch >= 1, f"batch must be at least 1, got {batch}"),
+        (not missing, f"params must hold every tensor of the model, missing: {', '.join(missing)}"),
+    )
+
+
+def _batch(objective: Trainable, size: int) -> Batch:
+    """Return a batch of zeros."""
+    x, y = objective.samples.example(1)
+    return nests.apply(partial(_zeros, size), x), _zeros(size, y)
+
+
+def _moved(name: str, tensor: Tensor) -> Tensor:
+    return tensor + 1
+
+
 def _check(copies: int, *others: tuple[bool, str]) -> None:
     require((copies >= 0, f"copies must not be negative, got {copies}"), *others)
 
 
-def _memory(held: Iterable[Tensor], trained: Iterable[Tensor], saved: Storages, copies: int) -> TrainingMemory:
+class Saved:
+    """The storages that a forward pass saves for the backward pass, outside of repeated blocks and inside of each."""
+
+    def __init__(self) -> None:
+        self.outside: Storages = {}
+        self.inside: list[Storages] = []
+        self._here = self.outside
+
+    def note(self, tensor: Tensor) -> Tensor:
+        """Add the storage of a tensor that autograd saves."""
+        self._here.update(_storages((tensor,)))
+        return tensor
+
+    def enter(self, block: nn.Module, args: Any, named: Any) -> None:
+        """Add the inputs of a block, which wait outside of it for the backward pass."""
+        self.outside.update(_storages(each for each in tree_leaves((args, named)) if isinstance(each, Tensor)))
+        self._here = {}
+        self.inside.append(self._here)
+
+    def leave(self, block: nn.Module, args: Any, output: Any) -> None:
+        """Continue outside of a block."""
+        self._here = self.outside
+
+    def ignore(self, storages: Storages) -> None:
+        """Remove storages that are no activations."""
+        for found in (self.outside, *self.inside):
+            for identity in storages:
+                found.pop(identity, None)
+
+    @property
+    def size(self) -> int:
+        """The bytes that exist at the same time: of one block at most."""
+        own = [_size({i: each for i, each in block.items() if i not in self.outside}) for block in self.inside]
+        return _size(self.outside) + max(own, default=0)
+
+
+def _memory(held: Iterable[Tensor], trained: Iterable[Tensor], saved: Saved, copies: int) -> TrainingMemory:
     parameters = _storages(held)
     gradients = sum(tensor.nbytes for tensor in trained)
-    activations = {identity: storage for identity, storage in saved.items() if identity not in parameters}
-    return TrainingMemory(_size(parameters), gradients, copies * gradients, _size(activations))
+    saved.ignore(parameters)
+    return TrainingMemory(_size(parameters), gradients, copies * gradients, saved.size)
 
 
 def _storages(tensors: Iterable[Tensor]) -> Storages:
@@ -239,9 +278,8 @@ def _zeros(count: int, like: Tensor) -> Tensor:
     return like.new_zeros(count, *like.shape[1:], device="cpu")
 
 
-def _of(x: Nest, y: Tensor) -> Storages:
-    """Return the storages of a batch."""
-    return _storages((*nests.leaves(x).values(), y))
+def _leaves(x: Nest, y: Tensor) -> tuple[Tensor, ...]:
+    return *nests.leaves(x).values(), y
 
 
 def _size(storages: Storages) -> int:
@@ -249,16 +287,17 @@ def _size(storages: Storages) -> int:
 
 
 @contextmanager
-def _watched() -> Iterator[Storages]:
-    """Collect the storages that autograd saves inside the block; random generators are restored."""
-    saved: Storages = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        saved.update(_storages((tensor,)))
-        return tensor
-
-    with seeded(Key(0, 0)), torch.enable_grad(), _plain_kernels(), saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield saved
+def _watched(blocks: Sequence[nn.Module] = ()) -> Iterator[Saved]:
+    """Collect the storages that autograd saves, outside and inside of blocks; random generators are restored."""
+    saved = Saved()
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.callback(block.register_forward_pre_hook(saved.enter, with_kwargs=True).remove)
+            stack.callback(block.register_forward_hook(saved.leave).remove)
+        for each in (seeded(Key(0, 0)), torch.enable_grad(), _plain_kernels()):
+            stack.enter_context(each)
+        with saved_tensors_hooks(saved.note, lambda tensor: tensor):
+            yield saved
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -27,28 +27,22 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossamer.core.errors import ConfigError, require
+from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.random import Key, fold, seeded, uniform
-from gossamer.core.solver import ForwardSolver, Move, Solver
+from gossamer.core.solver import Move, Solver
 from gossamer.core.types import Flops, Layout, Params, State
 from gossamer.tasks import moves, per_sample
+from gossamer.tasks.checkpointing import Checkpointing, repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
 from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, token_scores, weight
-from gossamer.tasks.memory import (
-    batch_size,
-    client_memory,
-    forward_memory,
-    gradient_count,
-    model_copies,
-    solver_copies,
-)
+from gossamer.tasks.memory import solver_memory
 from gossamer.tasks.metrics import Judgement, Rows
 from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.per_sample import INVALID
-from gossamer.tasks.precision import FLOAT32, Precision, check_type
+from gossamer.tasks.precision import FLOAT32, Precision, check_type, on_cpu
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking, without_counters
 from gossamer.tasks.task import Task
@@ -68,15 +62,19 @@ TYPES = (torch.float32, torch.float64)
 class Objective:
     """One network on one device, evaluated with the tensors that a client holds.
 
-    Gradients are computed in ``precision``, and outputs for evaluation in the type of the model.
+    Gradients are computed in ``precision``, if asked for with gradient ``checkpointing``, and outputs for evaluation in
+    the type of the model.
     """
 
-    def __init__(self, task: Task, device: str, key: Key, precision: str = FLOAT32) -> None:
-        self.task, self.key = task, key
+    def __init__(
+        self, task: Task, device: str, key: Key, precision: str = FLOAT32, checkpointing: bool = False
+    ) -> None:
+        self.task, self.key, self.checkpointing = task, key, checkpointing
         self.device = torch.device(device)
         self.precision = Precision(precision, self.device)
         self._module = without_counters(stretch(self.build()))
         self.precision.prepare(self._module)
+        self._checkpoints = Checkpointing(self._module) if checkpointing else None
         parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self.trained = [name for name, p in parameters.items() if p.requires_grad]
         stored = self._module.state_dict().keys()  # without buffers that are not persistent: these are not exchanged
@@ -108,8 +106,18 @@ class Objective:
         return dict(self._module.named_modules())
 
     def on_cpu(self) -> "Objective":
-        """Return the same objective on the CPU, in float32."""
-        return Objective(self.task, "cpu", self.key)
+        """Return the same objective on the CPU, in a precision that it has, without checkpointing."""
+        return Objective(self.task, "cpu", self.key, on_cpu(self.precision.name))
+
+    def blocks(self) -> list[nn.Module]:
+        """Return the blocks that checkpointing repeats."""
+        return repeated_blocks(self._module)
+
+    def kept(self) -> list[Tensor]:
+        """Return the network's tensors that are not passed in: frozen parameters, and buffers without exchange."""
+        named = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        given = {*self.trained, *self.averaged, *self.counters}
+        return [tensor for name, tensor in named.items() if name not in given]
 
     def build(self, params: Params | None = None) -> nn.Module:
         """Build the network, optionally with other tensors; narrower tensors give a narrower network."""
@@ -159,7 +167,11 @@ class Objective:
         x, y = self._here(self._some())
         with seeded(Key(0, 0)), torch.enable_grad():
             held = {**params, **self.local()}
-            loss, self._randomness = trial(self._module, self.device, lambda: self.gradient(held, x, y)[0])
+            before = {name: buffer.clone() for name, buffer in self._module.named_buffers()} | held
+            (loss, *_), self._randomness = trial(self._module, self.device, lambda: self.gradient(held, x, y))
+        if self._checkpoints:
+            after = self._module.named_buffers()
+            self._checkpoints.constant = {name for name, buffer in after if torch.equal(buffer, before[name])}
         return loss
 
     def widths(self, streams: bool = True) -> Widths:
@@ -198,11 +210,7 @@ class Objective:
 
     def memory(self, params: Params, solver: Solver) -> int:
         """Return the bytes that a client with these tensors needs for training, including its start tensors."""
-        if isinstance(solver, ForwardSolver):
-            return forward_memory(self, params, batch_size(solver), copies=model_copies(solver, params)).total
-        batch, copies = batch_size(solver), 1 + solver_copies(solver, params)
-        gradients = gradient_count(solver, batch)
-        return client_memory(self, params, batch, copies=copies, gradients=gradients).total
+        return solver_memory(self, params, solver).total
 
     def _some(self) -> Batch:
         """Return two samples for a trial: training samples or, on a server without them, test samples."""
@@ -269,7 +277,7 @@ class Objective:
         else:
             self._module.eval()
         with self.precision.products():
-            with drawing(numbers):
+            with drawing(numbers), self._checkpoints.active() if self._checkpoints else nullcontext():
                 output = self.precision.forward(lambda: self._output({**leaves, **fixed, **buffers}, x))
                 loss = self.task.loss(_only(output, labels), y)
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -389,6 +397,8 @@ class Objective:
 
     def check_per_sample(self) -> None:
         """Refuse networks without gradients of single samples; without any samples, only the layers are checked."""
+        single = "does not support solvers that need the gradients of single samples: leave it out"
+        require((not self.checkpointing, Mistake(single, Setting("", "checkpointing"))))
         per_sample.check_norms(self._module.named_modules())
         batch = self._here(self._some())
         if len(batch[1]):
@@ -522,6 +532,13 @@ class Objective:
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
         self._check_metrics(output, y)
+        self._check_repeats()
+
+    def _check_repeats(self) -> None:
+        """Refuse checkpointing if a repeated block would draw other numbers."""
+        if self.checkpointing and (other := self.random.other):
+            text = f"repeats blocks of the network, which would draw other numbers by {other}: leave it out"
+            raise ConfigError(Mistake(text, Setting("", "checkpointing")))
 
     @property
     def _in_precision(self) -> str:

@@ -11,6 +11,7 @@ from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 
 __all__ = [
+    "EAGER",
     "EXECUTORS",
     "Captured",
     "CapturedPlain",
@@ -34,3 +35,6 @@ EXECUTORS: dict[str, Callable[[Client], Executor]] = {
     "captured-plain": CapturedPlain,
 }
 """Executors by their name on the command line."""
+
+EAGER = ("one-by-one", "side-by-side", "threaded")
+"""Executors that train each client alone, operation by operation: checkpointing saves memory with these."""

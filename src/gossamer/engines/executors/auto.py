@@ -31,7 +31,7 @@ from gossamer.engines.executors.base import Compiling, Executor, OnCores, OneByO
 from gossamer.engines.executors.captured import Captured
 from gossamer.engines.executors.compiled import CompiledOneByOne, CompiledSideBySide
 from gossamer.engines.executors.side_by_side import SideBySide
-from gossamer.engines.executors.stacked import Stacked, TrainedAloneWarning, refuse_random
+from gossamer.engines.executors.stacked import Stacked, TrainedAloneWarning, refuse_eager
 
 ENOUGH = 0.4
 """Approximate seconds per measured executor."""
@@ -135,9 +135,9 @@ class Race:
         self.best: tuple[str, Executor] | None = None
 
     def allows(self, names: Iterable[str]) -> bool:
-        """Return whether these executors can draw the random numbers of a step; if not, note the reason."""
+        """Return whether these executors can run the steps; if not, note the reason."""
         try:
-            refuse_random(self.client)
+            refuse_eager(self.client)
         except ConfigError as error:
             self.left_out |= dict.fromkeys(names, str(error))
         return not self.left_out

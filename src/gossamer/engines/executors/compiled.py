@@ -21,7 +21,7 @@ from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, at
 from gossamer.engines.executors.base import OneByOne
 from gossamer.engines.executors.program import Program, kind
 from gossamer.engines.executors.side_by_side import SideBySide
-from gossamer.engines.executors.stacked import CHUNK, Stacked, refuse_random
+from gossamer.engines.executors.stacked import CHUNK, Stacked, refuse_eager
 from gossamer.engines.executors.steps import in_place, tensors
 from gossamer.tasks.random_layers.rules import RULES
 
@@ -44,7 +44,7 @@ class CompiledClient(Client):
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.method, client.objective, client.exchange, client.adversary)
-        refuse_random(client)
+        refuse_eager(client)
         self.size: int | None = None
         stepped = in_place(torch.enable_grad()(self.step), self.objective)
 

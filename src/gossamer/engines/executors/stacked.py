@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from gossamer.core import tree
-from gossamer.core.errors import ConfigError
+from gossamer.core.errors import ConfigError, Mistake, Setting
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.solver import PerSampleSolver
 from gossamer.core.types import State
@@ -62,7 +62,7 @@ class InChunks(AlwaysReady, ABC):
     """Whether a group starts before the uploads of the last one are made: groups that train beside the host."""
 
     def __init__(self, client: Client, size: int) -> None:
-        refuse_random(client)
+        refuse_eager(client)
         self.client, self.size = client, size
 
     @abstractmethod
@@ -278,9 +278,12 @@ def announce(batches_per_client: Sequence[BatchSchedule], order: Sequence[int]) 
         taken[c] += 1
 
 
-def refuse_random(client: Client) -> None:
-    """Refuse networks that draw by torch's generators, and solvers that draw by the operating system's."""
+def refuse_eager(client: Client) -> None:
+    """Refuse what works only where each operation runs alone: checkpointing, and other than Gossamer's generators."""
     solver = client.exchange.solver
+    if client.objective.checkpointing:
+        text = "saves no memory where steps are stacked, compiled or captured: use one-by-one or side-by-side"
+        raise ConfigError(Mistake(text, Setting("", "checkpointing")))
     if isinstance(solver, PerSampleSolver) and solver.eager:
         raise ConfigError(
             f"{type(solver).__name__} draws noise in every step from the operating system's generator: it cannot be "

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.devices import number
-from gossamer.core.solver import Hyperparams, Move
+from gossamer.core.solver import AnyMove, Hyperparams
 from gossamer.core.types import Params, State
 from gossamer.engines.client import Client, at_batch, forward_step, random_numbers
 from gossamer.engines.client import step as client_step
@@ -27,7 +27,7 @@ def pure_step(client: Client) -> Step:
     ) -> tuple[State, Tensor]:
         trained, labels = objective.trained, context.get("labels")
 
-        def loss(at: Params, move: Move | None) -> Tensor:
+        def loss(at: Params, move: AnyMove) -> Tensor:
             return objective.pure_loss(at, x, y, labels, move, random_numbers(context, carry))
 
         if "forward" in context:

@@ -107,6 +107,7 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
     about = read_about(Path(path))
     check_about(Path(path), about)
     kept = {name: about["options"][name] for name in ("rounds", "seed")}
+    kept |= {"checkpointing": about["options"].get("checkpointing", False)}
     options = Options(**kept, precision=on_cpu(about["options"].get("precision", FLOAT32)))
     run = Simulation(method, task, options, init=Init.kept(Path(path)))
     run.about |= {name: about[name] for name in ("options", "request")}

@@ -61,7 +61,7 @@ class Node:
 
     def __init__(self, method: Method, task: AnyTask) -> None:
         self.method, self.task = method, task
-        self._members: dict[tuple[int, str, str, str, str], Member] = {}
+        self._members: dict[tuple[int, str, str, str, bool, str], Member] = {}
 
     def handler(self, ask: Ask) -> Callable[[Message, Context], Message]:
         """Return a function for Flower to call; it reports every failure with a reason."""
@@ -83,13 +83,13 @@ class Node:
         """Return this node's client in the run of a message."""
         client, seed = client_number(context.node_config), word(message, "seed", str)
         device, precision = str(context.node_config.get("device", "cpu")), word(message, "precision", str)
-        init = str(context.node_config.get("init", ""))
-        known = client, seed, device, precision, init
+        checkpointing, init = word(message, "checkpointing", bool), str(context.node_config.get("init", ""))
+        known = client, seed, device, precision, checkpointing, init
         if known not in self._members:
             task = task_at(self.task, client, context.node_config)
             if init:
                 task = Init.of(Path(init).expanduser()).applied(task)
-            self._members[known] = Member(self.method, task, client, int(seed), device, precision)
+            self._members[known] = Member(self.method, task, client, int(seed), device, precision, checkpointing)
         member = self._members[known]
         member.home, member.node = state_folder(context.node_config), context.node_id
         member.secret = Path(str(context.node_config["key"])) if "key" in context.node_config else None
@@ -122,13 +122,20 @@ class Member:
     """One client, with its samples on its device."""
 
     def __init__(
-        self, method: Method, task: Task, client: int, seed: int, device: str, precision: str = FLOAT32
+        self,
+        method: Method,
+        task: Task,
+        client: int,
+        seed: int,
+        device: str,
+        precision: str = FLOAT32,
+        checkpointing: bool = False,
     ) -> None:
         if not 0 <= client < task.clients:
             raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, numbered from 0")
         self.method, self.task, self.number = method, task.adapted(method.adapter), client
         self.key = make_key(seed)
-        self.objective = Objective(self.task, device, self.key, precision)
+        self.objective = Objective(self.task, device, self.key, precision, checkpointing)
         self.objective.check(self.objective.initial())  # labels beyond the outputs would end a GPU's process
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]

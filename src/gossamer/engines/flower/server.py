@@ -65,7 +65,7 @@ from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.losses import loss_name
-from gossamer.tasks.precision import FLOAT32, check_type
+from gossamer.tasks.precision import check_type, on_cpu
 from gossamer.tasks.task import AnyTask, Task, task_at
 
 FOLDED = "folded"
@@ -167,8 +167,8 @@ class FlowerRun(FederatedRun):
 
     @property
     def precision_here(self) -> str:
-        """The precision of training on the server, which trains nothing: its device may lack that of the nodes."""
-        return FLOAT32
+        """The precision of the nodes as far as any device has it: the server trains nothing, but states memory."""
+        return on_cpu(self.options.precision)
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder, and keep the run's ID: nodes find their client state by it."""
@@ -403,6 +403,7 @@ class FlowerRun(FederatedRun):
             "rounds": self.options_of(number).rounds,
             "seed": str(self.options.seed),
             "precision": self.options.precision,
+            "checkpointing": self.options.checkpointing,
             "known": known,
             "anew": anew,
             **more,

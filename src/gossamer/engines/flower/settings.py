@@ -26,6 +26,7 @@ class Settings:
         seed: seed of all randomness
         device: device of the server, cpu or cuda
         precision: precision of local training on the nodes, float32, tf32 or bf16
+        checkpointing: gradient checkpointing on the nodes: less memory, and one more forward pass per step
         eval_every: number of rounds between evaluations; the last round is always evaluated
         nodes: clients to wait for before the first round; 0 means a whole cohort
         wait: seconds to wait for them, and for enough clients in later rounds
@@ -55,6 +56,7 @@ class Settings:
     seed: int = 0
     device: str = "cpu"
     precision: str = "float32"
+    checkpointing: bool = False
     eval_every: int = 1
     nodes: int = 0
     wait: float = 600.0

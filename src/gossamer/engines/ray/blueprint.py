@@ -64,6 +64,7 @@ class Blueprint(NamedTuple):
         task: the task, without samples in memory
         device: the device of training
         precision: the precision of training
+        checkpointing: whether training uses gradient checkpointing
         key: the run's key
         adversary: the hostile clients of the run, if there are any
     """
@@ -72,6 +73,7 @@ class Blueprint(NamedTuple):
     task: Task
     device: str
     precision: str
+    checkpointing: bool
     key: Key
     adversary: Adversary | None
 
@@ -81,13 +83,14 @@ class Blueprint(NamedTuple):
         objective, task = client.objective, client.objective.task
         none = Split.alone(None, task.clients, 0, 0)  # a task has the indices of its client's samples
         bare = replace(task, data=_without_samples(task.data, objective.samples), split=none)
-        device, precision = objective.device.type, objective.precision.name
-        return cls(client.method.method, bare, device, precision, objective.key, client.adversary)
+        how = objective.device.type, objective.precision.name, objective.checkpointing
+        return cls(client.method.method, bare, *how, objective.key, client.adversary)
 
     def client(self, held: Arrays | None) -> Client:
         """Build the client, with samples in memory if there are any; the method is bound here."""
         data = self.task.data if held is None else replace(self.task.data, train=held.samples())
-        objective = Objective(replace(self.task, data=data), self.device, self.key, self.precision)
+        task = replace(self.task, data=data)
+        objective = Objective(task, self.device, self.key, self.precision, self.checkpointing)
         return Client(self.method.bind(objective), objective, adversary=self.adversary)
 
 

@@ -22,13 +22,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gossamer import __version__
 from gossamer.core.errors import RunError
+from gossamer.core.solver import ForwardSolver
 from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.executors.parcels import pack_state
 from gossamer.engines.ray import nodes
 from gossamer.engines.ray.actor import Chosen, ClientActor, Machine, Ready, ShortOfMemoryError, TaskParcel
 from gossamer.engines.ray.blueprint import Parcel
 from gossamer.engines.ray.nodes import Need, Node
-from gossamer.tasks.memory import client_memory, gradient_count
+from gossamer.tasks.memory import client_memory, forward_memory, gradient_count
 
 POLL = 5.0
 """Seconds between two looks at the nodes of the cluster."""
@@ -151,7 +152,11 @@ class Pool:
         largest = int(objective.task.split.sizes().max())
         batch = max(map(len, solver.plan(largest, objective.key)), default=1)
         few = max(1, min(batch, FEW))
-        found = client_memory(objective, objective.initial(), few, copies=2, gradients=gradient_count(solver, batch))
+        if isinstance(solver, ForwardSolver):
+            found = forward_memory(objective, objective.initial(), solver, few)
+        else:
+            gradients = gradient_count(solver, batch)
+            found = client_memory(objective, objective.initial(), few, copies=2, gradients=gradients)
         return found.total + found.activations * (batch - few) // few
 
     def start(self) -> None:

@@ -99,6 +99,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         ATTACK_SUCCESS: last.get(ATTACK_SUCCESS),
         "executor": about.get("executor", options["executor"]),
         "train_precision": options.get("precision", "float32"),
+        "checkpointing": options.get("checkpointing", False),
         CLUSTER: about.get(CLUSTER),
         "rates": about.get("rates"),
         "left_out": about.get("left_out"),

@@ -132,12 +132,13 @@ def task(summary: Summary) -> str:
 
 
 def executor(summary: Summary) -> str:
-    """Return the executor, the precision if it is not float32, and the rates and reasons of an automatic choice."""
+    """Return the executor, how it trains if not as by default, and the rates and reasons of an automatic choice."""
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in (summary["rates"] or {}).items())
-    precision = "" if summary["train_precision"] == "float32" else f" in {summary['train_precision']}"
+    how = "" if summary["train_precision"] == "float32" else f" in {summary['train_precision']}"
+    how += " with checkpointing" if summary["checkpointing"] else ""
     cluster = summary[CLUSTER]
     where = f" on {count(cluster['actors'], 'actor')} of {count(cluster['nodes'], 'node')}" if cluster else ""
-    chosen = f"{summary['executor']}{precision}{where}" + (f" (client steps per second: {rates})" if rates else "")
+    chosen = f"{summary['executor']}{how}{where}" + (f" (client steps per second: {rates})" if rates else "")
     reasons: dict[str, list[str]] = {}
     for name, reason in (summary["left_out"] or {}).items():
         reasons.setdefault(reason, []).append(name)
@@ -301,6 +302,7 @@ def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str
         "schedule",
         "executor",
         "train_precision",
+        "checkpointing",
     )
     found = [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]
     parts = dict.fromkeys(part for parts in methods for part in parts)

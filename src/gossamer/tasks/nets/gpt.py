@@ -78,7 +78,8 @@ class GPT(nn.Module):
 
     def forward(self, characters: Tensor) -> Tensor:
         """Return scores (batch x time x characters)."""
-        x = self.characters(characters) + self.positions.weight[: characters.shape[1]]
+        positions = torch.arange(characters.shape[1], device=characters.device)
+        x = self.characters(characters) + self.positions(positions)
         scores: Tensor = self.output(self.norm(self.blocks(x)))
         return scores
 

@@ -14,6 +14,7 @@ several, and each draws its own numbers. ``layer`` counts the draws within an ev
 layer that is called twice draws twice, and no draw depends on the sizes of others.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -72,6 +73,10 @@ class Layers(TorchFunctionMode):
         super().__init__()
         self.numbers, self.evaluation, self.layer = numbers, numbers.evaluations, 0
         numbers.evaluations += 1
+
+    def from_here(self) -> "Layers":
+        """Return a mode that repeats the draws from the current one on, for layers that run twice."""
+        return copy.copy(self)
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """Return the values of the next draw."""
