@@ -1,4 +1,4 @@
-"""Figures that are shares, such as what clipping takes from an update, or relative errors. They are shown in percent."""
+"""Figures that are shares, such as what clipping takes from an update, and relative errors, shown in percent."""
 
 from gossamer.runs.report.base import Report, reports
 
