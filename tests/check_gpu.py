@@ -153,6 +153,7 @@ DELTAS: dict[str, Method] = {
         down=Delta(sums_only=True),
     ),
     "sampled masks": METHODS["klms"](steps=3).with_parts(down=Delta()),
+    "stacks": METHODS["flora"](steps=3, rank=4, capacities=(1.0, 0.5)),
     "compressed": THREE_STEPS.with_parts(down=Delta(OnWeights(Eden(2)))),
     "compressed, float16": THREE_STEPS.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
 }

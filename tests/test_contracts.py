@@ -32,6 +32,7 @@ from gossamer.methods import (
     fedavg,
 )
 from gossamer.parts import codecs, parametrizations, samplers, servers, solvers, views
+from gossamer.parts.adapters.lora import LoRA
 from gossamer.parts.channels import CHANNELS as ALL_CHANNELS
 from gossamer.parts.channels import Channel, FleetLinks, Lossy, Perfect, Wireless
 from gossamer.parts.codecs import (
@@ -62,6 +63,7 @@ from gossamer.parts.parametrizations import Parametrization, Supermask, Weights
 from gossamer.parts.samplers import SAMPLERS, PowerOfChoice, Sampler
 from gossamer.parts.secure.secagg import SecAgg
 from gossamer.parts.servers import (
+    AdapterMean,
     AdaptiveClip,
     Average,
     Bucketing,
@@ -81,6 +83,7 @@ from gossamer.parts.servers import (
     Robust,
     SeedSums,
     Server,
+    Stacking,
     SumThenDecode,
     TreeMean,
     TrimmedMean,
@@ -113,6 +116,7 @@ from gossamer.parts.views import (
     PersonalMask,
     Pruned,
     PrunedChannels,
+    RankSlice,
     View,
     WidthSlice,
     Windows,
@@ -126,6 +130,7 @@ from gossamer.testing import (
     check_solver,
     check_value,
     check_view,
+    tiny_task,
 )
 from helpers.recorder import task as pictures
 
@@ -160,6 +165,9 @@ ALL_CODECS: list[Codec] = [
     PoissonBinomial(theta=0.4, trials=5),
     LocalGaussian(clip=100.0, noise_multiplier=0.001, codec=Eden(2)),
 ]
+ADAPTED = tiny_task().adapted(LoRA(4, merges=True))
+"""A task with low-rank adapters."""
+
 VIEWS: list[View] = [
     Full(),
     Bernoulli(),
@@ -172,6 +180,8 @@ VIEWS: list[View] = [
     WidthSlice(order="shuffled", offsets=4, seed=3),
     LargestWeights(),
     LargestWeights((0.2, 1.0), drawn=True, by="tensor"),
+    RankSlice(),
+    RankSlice((0.25, 1.0), drawn=True, down="whole"),
     MagnitudePruned(),
     MagnitudePruned((0.2, 0.8), by="tensor", rise=3),
     PersonalMask(),
@@ -210,6 +220,8 @@ SERVERS: list[tuple[Server, Solver]] = [
     (Mean(), SGD()),
     (Mean("batches", radius=1.0), SGD()),
     (Mean("uniform", over="holders", server_lr=0.5), SGD()),
+    (AdapterMean(), SGD()),
+    (Stacking("uniform"), SGD()),
     (Average(), SGD()),
     (MaskAverage(), SGD()),
     (MeanOfEstimates(), SGD()),
@@ -302,7 +314,7 @@ def test_codecs(codec: Codec) -> None:
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_views(view: View) -> None:
-    check_view(view, pictures())
+    check_view(view, ADAPTED if isinstance(view, RankSlice) else pictures())
 
 
 @pytest.mark.parametrize(("solver", "server"), SOLVERS, ids=repr)
@@ -313,7 +325,8 @@ def test_solvers(solver: Solver, server: Server) -> None:
 @pytest.mark.parametrize(("server", "solver"), SERVERS, ids=repr)
 def test_servers(server: Server, solver: Solver) -> None:
     paired = next((codec for codec, paired in PAIRED.items() if paired == server), None)
-    check_server(server, solver, Seeds(solver.candidates) if isinstance(solver, KSeed) else paired)
+    codec = Seeds(solver.candidates) if isinstance(solver, KSeed) else paired
+    check_server(server, solver, codec, ADAPTED if isinstance(server, AdapterMean | Stacking) else None)
 
 
 @pytest.mark.parametrize("sampler", ALL_SAMPLERS, ids=repr)

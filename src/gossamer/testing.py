@@ -361,6 +361,9 @@ def check_view(view: View, task: Task | None = None) -> None:
         other = view.sent(like, CLOCK._replace(client=CLOCK.client + 1), fold(KEY, "other"))
     assert sent.whole or _same_part(sent, part, like), f"{view!r}.sent must return the whole model or the client's part"
     assert not view.common or _same_part(sent, other, like), f"{view!r} is not common: clients receive different parts"
+    if view.predictable:
+        blank = view.part({name: torch.zeros_like(tensor) for name, tensor in like.items()}, CLOCK, KEY)
+        assert _same_part(blank, part, like), f"{view!r} is not predictable: its part depends on the model's values"
     if isinstance(view, DescribedView) and not part.whole:
         _check_described_view(view, part, like)
     if isinstance(view, ViewMemory):
@@ -562,7 +565,9 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
     return params
 
 
-def check_server(server: Server, solver: Solver | None = None, codec: Codec | None = None) -> None:
+def check_server(
+    server: Server, solver: Solver | None = None, codec: Codec | None = None, task: Task | None = None
+) -> None:
     """Check that a server keeps the model without arrivals, never changes its input state, and returns tensors.
 
     A ``PrivatePart`` must add noise to the model instead, with or without arrivals.
@@ -571,9 +576,10 @@ def check_server(server: Server, solver: Solver | None = None, codec: Codec | No
         server: the server to check
         solver: the solver to pair it with, if the server reads sections of a specific solver
         codec: the codec to pair it with, if the server needs a specific codec
+        task: the task, if the server needs a specific network; by default ``tiny_task()``
     """
     check_value(server)
-    found = bound(compose(Full(), solver or SGD(), codec, server).training)
+    found = bound(compose(Full(), solver or SGD(), codec, server).training, task)
     server, params = found.server, found.context.network.initial()
     cohort = [0, 2, 3]
     with _named(server, "init"):

@@ -29,6 +29,7 @@ METHODS: dict[str, Method] = {
     "scores": methods.fedpm(steps=3).with_parts(down=Delta()),
     "EDEN": PLAIN.with_parts(codec=OnWeights(Eden(1))),
     "one-bit": PLAIN.with_parts(codec=OnWeights(OneBit()), server=SumThenDecode()),
+    "stacks": methods.flora(steps=3, rank=4, capacities=(1.0, 0.5)),
     "compressed": PLAIN.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
 }
 

@@ -72,7 +72,7 @@ class RankSlice(View):
         )
         for share in sorted(set(shares)):
             tried(network, ranks, share)
-        kind = BoundRankSlice if self.down == "part" else SharedRankSlice
+        kind = BoundRankSlice if self.down == "part" else BoundSharedRankSlice
         return kind(**{**vars(self), "capacities": shares}, ranks=ranks)
 
 
@@ -95,7 +95,7 @@ class BoundRankSlice(NestedView, RankSlice):
 
 
 @dataclass(frozen=True)
-class SharedRankSlice(BoundRankSlice):
+class BoundSharedRankSlice(BoundRankSlice):
     """A bound ``RankSlice`` whose clients all receive the whole model."""
 
     common: ClassVar[bool] = True

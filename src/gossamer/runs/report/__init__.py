@@ -1,6 +1,5 @@
 """Progress, tables, curves and the page of a run. Reports on the figures of parts are listed here."""
 
-from gossamer.runs.report.adapters import AdapterErrorReport as AdapterErrorReport
 from gossamer.runs.report.aggregation import AggregationReport as AggregationReport
 from gossamer.runs.report.base import REPORTS as REPORTS
 from gossamer.runs.report.base import Folder as Folder
