@@ -1,6 +1,5 @@
 """Methods that send scalars: runs against a plain loop, executors against each other, resumed runs, bytes and FLOPs."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,8 +110,7 @@ def dropout_task() -> Task:
     return Task.of(network, (data.train.x, data.train.y), (data.test.x, data.test.y), clients=5, split="dirichlet:1")
 
 
-@pytest.mark.parametrize("codec", ["seeds", "dense"])
-@pytest.mark.parametrize("kind", ["rademacher", "gauss"])
+@pytest.mark.parametrize(("codec", "kind"), [("seeds", "gauss"), ("dense", "rademacher")])
 def test_stacked_clients_compute_what_single_clients_do(codec: str, kind: DirectionKind) -> None:
     solver = ZerothOrder(0.05, 2, 3, directions=kind, batch=8)
     method = seeds(solver) if codec == "seeds" else compose(Full(), solver, Dense())
@@ -122,20 +120,6 @@ def test_stacked_clients_compute_what_single_clients_do(codec: str, kind: Direct
     for name, tensor_ in weights(one).items():
         assert torch.allclose(tensor_, weights(other)[name], rtol=0, atol=1e-9)
     assert one.metrics[-1]["train_loss"] == pytest.approx(other.metrics[-1]["train_loss"], abs=1e-9)
-
-
-def test_a_resumed_run_has_the_same_bytes(tmp_path: Path) -> None:
-    def interrupt(record: dict[str, Any], run: object) -> None:
-        if record["round"] == 2:
-            raise KeyboardInterrupt
-
-    method, task = seeds(ZerothOrder(0.05, 2, 2)), tiny_task()
-    whole = simulate(method, task, rounds=4, out=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        simulate(method, task, rounds=4, out=tmp_path / "parts", callbacks=interrupt)
-    parts = simulate(method, task, rounds=4, out=tmp_path / "parts", resume=True)
-    assert all(torch.equal(tensor_, weights(parts)[name]) for name, tensor_ in weights(whole).items())
-    assert [each["accuracy"] for each in whole.metrics] == [each["accuracy"] for each in parts.metrics]
 
 
 def test_uploads_are_scalars_and_flops_are_forward_passes() -> None:

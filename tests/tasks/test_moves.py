@@ -56,6 +56,18 @@ class Attention(nn.Module):
         return found
 
 
+class Positions(nn.Module):
+    """An embedding whose weights are used without a call of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.output = nn.Embedding(5, 6), nn.Embedding(4, 6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.output(self.tokens(x) + self.positions.weight)
+        return found
+
+
 def objective(network: Callable[[], nn.Module]) -> Objective:
     return Objective(Task.of(network, (TOKENS, TOKENS), (TOKENS, TOKENS), clients=2), "cpu", key(0))
 
@@ -64,10 +76,8 @@ def larger(name: str, tensor: Tensor) -> Tensor:
     return tensor * 1.5 + len(name) / 100
 
 
-@pytest.mark.parametrize(("network", "by_layer"), [(Tied, False), (Shared, True), (Attention, False)])
-def test_a_loss_at_moved_tensors_is_that_of_a_network_with_them(
-    network: Callable[[], nn.Module], by_layer: bool
-) -> None:
+@pytest.mark.parametrize(("network", "late"), [(Tied, 0), (Shared, 3), (Attention, 3), (Positions, 2)])
+def test_a_loss_at_moved_tensors_is_that_of_a_network_with_them(network: Callable[[], nn.Module], late: int) -> None:
     found = objective(network)
     params = found.initial()
     moved = {name: larger(name, tensor) for name, tensor in params.items()}
@@ -75,7 +85,7 @@ def test_a_loss_at_moved_tensors_is_that_of_a_network_with_them(
     for compute in (found.loss, found.pure_loss):
         assert torch.allclose(compute(params, TOKENS, TOKENS, move=larger), expected)
         assert torch.allclose(compute(moved, TOKENS, TOKENS), expected)
-    assert found._by_layer is by_layer
+    assert len(found._late) == late
 
 
 def test_one_moved_layer_is_in_memory_at_a_time() -> None:

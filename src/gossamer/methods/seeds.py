@@ -63,8 +63,8 @@ def decomfl(
 @recipe
 def fedkseed(
     *,
-    lr: float = 0.005,
-    steps: int = 20,
+    lr: float = 0.002,
+    steps: int = 40,
     candidates: int = 1024,
     mu: float = 1e-3,
     batch: int | None = 32,

@@ -2,11 +2,13 @@
 
 A forward pass at ``w + mu z`` would need a second copy of the weights. Here each module gets its moved tensors when it
 is called, and the original ones when it returns, so that only the tensors of one layer exist twice. A module may use
-the tensors of another one that it does not call: an output layer that is tied by ``F.linear``, or the projection of
-``nn.MultiheadAttention``. So a trial compares the outputs with those at tensors that are all moved before the pass.
+the tensors of another one that it does not call, such as embeddings of positions, or the projection of
+``nn.MultiheadAttention``. These are moved before the pass. A module may also be called and be used elsewhere, as an
+embedding that is tied to the output by ``F.linear``. So a trial compares the outputs with those at tensors that are all
+moved before the pass, and if they differ, all are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -15,9 +17,6 @@ from torch import Tensor, nn
 
 from gossamer.core.solver import Move
 from gossamer.core.types import Params
-
-Put = Callable[[Params], None]
-"""Puts tensors in all their places in a network."""
 
 
 class Place(NamedTuple):
@@ -34,12 +33,16 @@ class Place(NamedTuple):
     name: str
 
 
-def moved(params: Params, move: Move | None, trained: list[str]) -> Params:
+Owned = list[tuple[nn.Module, list[Place]]]
+"""Modules, and the places of their own tensors."""
+
+
+def moved(params: Params, move: Move | None, trained: Iterable[str]) -> Params:
     """Return tensors of which the trained ones are moved."""
     return params if move is None else {**params, **{name: move(name, params[name]) for name in trained}}
 
 
-def owners(module: nn.Module, trained: list[str]) -> list[tuple[nn.Module, list[Place]]]:
+def owners(module: nn.Module, trained: list[str]) -> Owned:
     """Return the modules with trained tensors of their own, and the places of these."""
     names = {id(parameter): name for name, parameter in module.named_parameters() if name in trained}
     found = [
@@ -50,7 +53,7 @@ def owners(module: nn.Module, trained: list[str]) -> list[tuple[nn.Module, list[
 
 
 @contextmanager
-def layer_by_layer(owned: list[tuple[nn.Module, list[Place]]], params: Params, move: Move) -> Iterator[None]:
+def layer_by_layer(owned: Owned, params: Params, move: Move) -> Iterator[None]:
     """Give each module its moved tensors while it runs; the network holds ``params``."""
 
     def begin(part: nn.Module, inputs: Any) -> None:
@@ -69,14 +72,22 @@ def layer_by_layer(owned: list[tuple[nn.Module, list[Place]]], params: Params, m
         yield
 
 
-def agree(run: Callable[[Move, bool], Tensor]) -> bool:
-    """Return whether a network gives the same outputs with tensors that are moved layer by layer, and all at once.
+def called(owned: Owned, run: Callable[[], object]) -> Owned:
+    """Return the modules that a pass calls, with their places. Tensors that other modules have too are left out."""
+    seen = set[nn.Module]()
+    with ExitStack() as hooks:
+        for part, _ in owned:
+            hooks.callback(part.register_forward_pre_hook(lambda part, _: seen.add(part)).remove)
+        run()
+    early = {place.name for part, places in owned if part not in seen for place in places}
+    return [(part, [place for place in places if place.name not in early]) for part, places in owned if part in seen]
 
-    ``run`` returns the outputs for a move, layer by layer or not.
-    """
 
-    def trial(name: str, tensor: Tensor) -> Tensor:
-        return tensor * 1.25 + 0.01
-
-    one, other = run(trial, True), run(trial, False)
+def agree(one: Tensor, other: Tensor) -> bool:
+    """Return whether two outputs are those of the same tensors."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def trial(name: str, tensor: Tensor) -> Tensor:
+    """Move a tensor for a trial."""
+    return tensor * 1.25 + 0.01

@@ -320,32 +320,34 @@ class Objective:
 
         Each trained tensor is changed by ``move`` just before it is used, so that only those of one layer exist twice.
         """
-        lazy = move is not None and self._by_layer
+        late = [] if move is None else self._late
         self.train_mode(alone=len(y) == 1)
         with self.precision.products(), drawing(numbers):
-            output = self.precision.forward(lambda: self._moved_output(params, x, move, lazy))
+            output = self.precision.forward(lambda: self._moved_output(params, x, move, late))
             return self.task.loss(_only(output, labels), y)
 
-    def _moved_output(self, params: Params, x: Nest, move: Move | None, lazy: bool) -> Tensor:
-        """Return the network's output at moved tensors, which are moved layer by layer if ``lazy``."""
-        if move is None or not lazy:
-            return self._output(moves.moved(params, move, self.trained), x)
-        self._put(params)
-        with moves.layer_by_layer(self._owners, params, move):
+    def _moved_output(self, params: Params, x: Nest, move: Move | None, late: moves.Owned) -> Tensor:
+        """Return the output at moved tensors; those of the modules ``late`` are moved when these are called."""
+        names = {place.name for _, places in late for place in places}
+        self._put(moves.moved(params, move, [name for name in self.trained if name not in names]))
+        if move is None or not late:
+            return forward(self._module, x)
+        with moves.layer_by_layer(late, params, move):
             return forward(self._module, x)
 
     @cached_property
-    def _by_layer(self) -> bool:
-        """Whether tensors can be moved layer by layer, found by a trial on two samples."""
+    def _late(self) -> moves.Owned:
+        """The modules whose tensors can be moved when they are called, found by a trial on two samples."""
         params, (x, _) = {**self.initial(), **self.local()}, self._here(self._some())
         self.train_mode(alone=False)
 
         @torch.no_grad()
-        def run(move: Move, lazy: bool) -> Tensor:
+        def run(late: moves.Owned) -> Tensor:
             with seeded(Key(0, 0)):
-                return self._moved_output(params, x, move, lazy)
+                return self._moved_output(params, x, moves.trial, late)
 
-        return moves.agree(run)
+        late = moves.called(self._owners, lambda: run([]))
+        return late if moves.agree(run(late), run([])) else []
 
     def pure_loss(
         self,
@@ -374,7 +376,7 @@ class Objective:
         held, batch = {**self.initial(), **self.local()}, self._here(self._some())
         if not len(batch[1]):
             return
-        _ = self._by_layer  # the trial is not part of a step
+        _ = self._late  # the trial is not part of a step
         with seeded(Key(0, 0)), torch.enable_grad():
             changed = self.gradient(held, *batch)[2]
         for name, after in changed.items():
