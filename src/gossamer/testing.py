@@ -687,7 +687,7 @@ def check_adapter(adapter: Adapter, module: nn.Module | None = None, x: Tensor |
     torch.testing.assert_close(adapted(x), plain(x), msg=f"{adapter!r} changes what the network computes at the start")
     with torch.no_grad(), seeded(KEY):
         for parameter in trained:
-            parameter += torch.randn_like(parameter) / 8
+            parameter.add_(torch.randn_like(parameter), alpha=0.125)
     wanted, tensors = adapted(x), list(plain.state_dict())
     with _named(adapter, "merge"):
         merged = adapter.merge(adapted)

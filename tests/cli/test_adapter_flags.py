@@ -109,3 +109,12 @@ def test_a_deployed_app_has_the_adapter() -> None:
     pytest.importorskip("flwr")
     assert main(["deploy", "new", "app", "fedavg", "--adapter", "lora:2,train=B", "--server", "mean"]) == 0
     assert 'adapter=LoRA(rank=2, train="B")' in Path("app/app.py").read_text()
+
+
+def test_the_ranks_of_an_adapted_network_are_its_widths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["widths", "--model", "logistic", "--adapter", "lora:4", "--capacities", "1,0.5"]) == 0
+    shown = capsys.readouterr().out
+    assert "1.lora_A[0], 1.lora_B[1]" in shown
+    assert [line.split()[:2] for line in shown.splitlines()[-2:]] == [["1", "296"], ["0.5", "148"]]
+    assert main(["widths", "--adapter", "lor"]) == 2
+    assert "unknown adapter 'lor'" in _last(capsys)

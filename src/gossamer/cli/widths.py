@@ -1,6 +1,6 @@
 """The command ``widths``: how a network can be narrowed."""
 
-from gossamer.cli.build import make_task
+from gossamer.cli.build import find_part, make_task
 from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
@@ -23,6 +23,7 @@ def widths(words: list[str]) -> int:
     mistakes = Mistakes()
     named = {name: getattr(arguments, name) for name in ("data", "data_dir", "model", "task")}
     task = mistakes.attempt(make_task, Request("fedavg", **named), 0, None)
+    adapter = mistakes.attempt(find_part, "adapter", arguments.adapter, {}) if arguments.adapter else None
     batch = mistakes.attempt(value, "--batch", arguments.batch, int)
     capacities = mistakes.attempt(value, "--capacities", arguments.capacities, tuple[float, ...])
     for share in capacities or ():
@@ -32,7 +33,7 @@ def widths(words: list[str]) -> int:
         mistakes.note(f"--batch must be at least 1, got {batch}")
     mistakes.settle()
     assert task is not None  # or there were mistakes
-    objective = Objective(task, "cpu", key(0))
+    objective = Objective(task.adapted(adapter), "cpu", key(0))
     objective.check(objective.outline())
     rule = objective.widths(arguments.streams)
     print(_toml(rule) if arguments.toml else _groups(rule))
@@ -50,6 +51,9 @@ def _parser() -> Parser:
     parser.add_argument("--data-dir", metavar="DIR", help="folder with the files of data sets")
     parser.add_argument("--model", metavar="NAME", help="network (default: that of the data set)")
     parser.add_argument("--task", metavar="FILE.py:NAME", help="your own task, instead of data and model")
+    parser.add_argument(
+        "--adapter", metavar="SPEC", help="adapter, such as lora:8; its ranks are narrowed (default: none)"
+    )
     parser.add_argument("--capacities", metavar="X,X,...", help="fractions of channels (default: 1,1/2,1/4,1/8,1/16)")
     parser.add_argument("--batch", metavar="N", help=f"batch size, on which memory depends (default: {BATCH})")
     parser.add_argument(

@@ -30,8 +30,8 @@ class Adapter(CheckedFields, ABC):
     def adapt(self, network: nn.Module) -> nn.Module:
         """Return the network to train. May modify and return ``network``.
 
-        New tensors are drawn from torch's generator, which is seeded. Names of the network's own tensors should not
-        change: initial weights are found by them. Raises ``ConfigError`` if there is nothing to adapt.
+        The network must compute the same as before, and initial weights are already in it. New tensors are drawn from
+        torch's generator, which is seeded. Raises ``ConfigError`` if there is nothing to adapt.
         """
 
     def merge(self, network: nn.Module) -> nn.Module:

@@ -14,7 +14,7 @@ from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.adapters.lora import LoRA
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.mean import Mean
+from gossamer.parts.servers.adapter_mean import AdapterMean
 from gossamer.parts.solvers.adam import Adam
 from gossamer.parts.views.full import Full
 
@@ -46,4 +46,4 @@ def ffa_lora(
 
 def _adapted(adapter: LoRA, fields: Averaging) -> Method:
     solver = Adam(**pick(Training, fields))
-    return compose(Full(), solver, Dense(), Mean(fields["weights"]), adapter=adapter)
+    return compose(Full(), solver, Dense(), AdapterMean(fields["weights"]), adapter=adapter)

@@ -77,5 +77,4 @@ def flora(**fields: Unpack[LowRank]) -> Method:
 
 
 def _adapter(fields: LowRank, merges: bool = False) -> LoRA:
-    rank, alpha = fields["rank"], fields["alpha"]
-    return LoRA(rank, 2.0 * rank if alpha is None else alpha, fields["targets"], merges=merges)
+    return LoRA(fields["rank"], fields["alpha"], fields["targets"], merges=merges)

@@ -81,7 +81,11 @@ def test_an_adapter_of_ones_own_trains_and_sends_what_it_leaves_free() -> None:
     assert not torch.equal(result.model.state_dict()["0.bias"], START["0.bias"])
 
 
-NOISY = {"signsgd": {"lr": 0.03}, "fedpm": {"around": "start", "scale": 0.3}, "klms": {"around": "start", "scale": 0.3}}
+NOISY: dict[str, dict[str, Any]] = {
+    "signsgd": {"lr": 0.03},
+    "fedpm": {"around": "start", "scale": 0.3},
+    "klms": {"around": "start", "scale": 0.3},
+}
 COMPRESSED = ["fedmrn", "fedmrns", "signsgd", "eden", "drive", "qsgd", "topk", "terngrad", "fedpm", "klms"]
 
 

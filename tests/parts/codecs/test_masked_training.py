@@ -245,7 +245,7 @@ def test_the_supermask_keeps_weights_with_the_probability_of_their_scores() -> N
     built = {"w": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), "b": torch.zeros(3)}
     parametrization = Supermask(scale=2.0)
     context = parametrization.context(built, KEY)
-    assert torch.equal(context["frozen"]["w"], built["w"].sign())  # 2 / sqrt(4) = 1
+    assert torch.equal(context["on"]["w"], built["w"].sign())  # 2 / sqrt(4) = 1
     kept = (
         torch.stack([parametrization.network(scores(), context, count(t))["w"] != 0 for t in range(2000)])
         .float()
@@ -262,7 +262,7 @@ def test_the_gradient_goes_straight_through_the_draw() -> None:
     """As if the network's weights were frozen weights times sigmoid(scores)."""
     built = {"w": torch.randn(3, 4, generator=torch.Generator().manual_seed(1))}
     parametrization, s = Supermask(), {"w": scores()["w"].clone().requires_grad_()}
-    weights, grads = parametrization.frozen(built)["w"] * torch.sigmoid(s["w"]), torch.randn(3, 4)
+    weights, grads = parametrization.frozen(built)["on"]["w"] * torch.sigmoid(s["w"]), torch.randn(3, 4)
     (wanted,) = torch.autograd.grad(weights, s["w"], grads)
     found = parametrization.pull({"w": grads}, {"w": s["w"].detach()}, parametrization.context(built, KEY))["w"]
     assert torch.allclose(found, wanted, atol=1e-6)

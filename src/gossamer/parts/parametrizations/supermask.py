@@ -79,7 +79,7 @@ class Supermask(CheckedFields):
         masked = _masked(built)
         sizes = {name: self.scale / math.sqrt(tensor[0].numel()) for name, tensor in masked.items()}
         if self.around == "start":
-            shifts = {name: torch.tensor(size).to(masked[name]) for name, size in sizes.items()}
+            shifts = {name: torch.tensor(size, dtype=torch.float64).to(masked[name]) for name, size in sizes.items()}
             on, off = ({n: masked[n] + sign * shift for n, shift in shifts.items()} for sign in (1, -1))
             return {"on": on, "off": off}
         return {"on": {n: torch.where(built[n] < 0, -size, size).to(built[n]) for n, size in sizes.items()}}
