@@ -25,14 +25,13 @@ from gossamer import (
 )
 from gossamer.core.codec import Codec
 from gossamer.fleet.capacity import Capacities
-from reproduce.finetune.settings import BATCH, EPOCHS, MANY_ROUNDS, ROUNDS
+from reproduce.finetune.settings import BATCH, EPOCHS, MANY_ROUNDS, PER_ROUND, ROUNDS
 
 Candidate = Mapping[str, Any]
 
 RANK = 8
 CAPACITIES: Capacities = (1.0, 0.5, 0.25, 0.125)
 """Fractions of the rank: clients have rank 8, 4, 2 and 1 in turn."""
-RATES = (3e-4, 1e-3, 3e-3)
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class Row:
         make: returns the method, given a candidate
         candidates: hyper-parameters to try
         rounds: number of rounds
+        executor: executor on a GPU
+        per_round: clients per round
     """
 
     title: str
@@ -52,6 +53,8 @@ class Row:
     make: Callable[..., Method]
     candidates: tuple[Candidate, ...]
     rounds: int = ROUNDS
+    executor: str = "captured-plain"
+    per_round: int = PER_ROUND
 
 
 def adam(lr: float) -> Adam:
@@ -74,15 +77,15 @@ def small(rank: int) -> LoRA:
     return LoRA(rank, 2.0 * rank)
 
 
-def one_bit(codec: Codec, lr: float, rank: int) -> Method:
+def one_bit(codec: Codec, lr: float, rank: int = 1) -> Method:
     """Return a small adapter with one bit per parameter on both links; no client receives the whole adapter."""
     down = Delta(OnWeights(Drive()), shared_start=True)
     return compose(Full(), adam(lr), OnWeights(codec), Mean(), down=down, adapter=small(rank))
 
 
-def masks(lr: float, rank: int, alpha: float) -> Method:
+def masks(lr: float, alpha: float) -> Method:
     """Return FedMRN: learned masks over random noise of a fixed magnitude."""
-    return one_bit(MaskedNoise(alpha=alpha), lr, rank)
+    return one_bit(MaskedNoise(alpha=alpha), lr)
 
 
 def ranks(recipe: Callable[..., Method], lr: float) -> Method:
@@ -97,50 +100,36 @@ def scalars(recipe: Callable[..., Method], adapter: LoRA | None, **fields: Any) 
     return made.with_parts(solver=replace(made.solver, schedule=Cosine()), adapter=adapter)  # type: ignore[type-var]
 
 
+def zeroth(adapter: LoRA | None, lr: float) -> Method:
+    """Return DeComFL with one step per round, along ten directions."""
+    return scalars(decomfl, adapter, lr=lr, steps=1, perturbations=10)
+
+
 def rates(*values: float, **others: Any) -> tuple[Candidate, ...]:
     """Return one candidate per learning rate."""
-    return tuple({"lr": lr, **others} for lr in values or RATES)
+    return tuple({"lr": lr, **others} for lr in values)
 
 
 LARGE = LoRA(RANK, 2.0 * RANK)
 FROZEN = LoRA(RANK, 2.0 * RANK, train="B")
 TINY = LoRA(1, 2.0, train="B")
-ALL, ADAPTERS = "all weights", f"LoRA, rank {RANK}"
+ALL, ADAPTERS, SMALL = "all weights", f"LoRA, rank {RANK}", "LoRA, rank 1"
+RANKS, TINIEST = "LoRA, ranks 8 to 1", "LoRA, rank 1, B alone"
 
 ROWS: dict[str, Row] = {
-    "alone-full": Row("each client alone", ALL, alone, rates()),
-    "alone-lora": Row("each client alone", ADAPTERS, lambda lr: alone(lr, LARGE), rates()),
-    "full": Row("FedAvg", ALL, dense, rates()),
-    "lora": Row("FedAvg", ADAPTERS, lambda lr: dense(lr, LARGE), rates()),
-    "ffa": Row("FFA-LoRA", f"{ADAPTERS}, B alone", lambda lr: dense(lr, FROZEN), rates(1e-3, 3e-3, 1e-2)),
-    "small": Row("FedAvg", "LoRA, rank 1", lambda lr: dense(lr, small(1)), rates(1e-3, 3e-3, 1e-2)),
-    "truncated": Row("truncated ranks", "LoRA, ranks 8 to 1", lambda lr: ranks(lora_truncated, lr), rates()),
-    "flora": Row("FLoRA, stacked ranks", "LoRA, ranks 8 to 1", lambda lr: ranks(flora, lr), rates()),
-    "masks": Row(
-        "FedMRN, one bit",
-        "LoRA, rank 1",
-        lambda lr, alpha: masks(lr, 1, alpha),
-        tuple({"lr": lr, "alpha": alpha} for lr in (1e-3, 3e-3) for alpha in (3e-3, 1e-2)),
-    ),
-    "eden": Row("EDEN, one bit", "LoRA, rank 1", lambda lr: one_bit(Eden(1), lr, 1), rates(1e-3, 3e-3, 1e-2)),
-    "signs": Row(
-        "signs, one bit", "LoRA, rank 1", lambda lr: one_bit(StochasticSign(), lr, 1), rates(3e-4, 1e-3, 3e-3)
-    ),
-    "decomfl": Row(
-        "DeComFL", ALL, lambda lr: scalars(decomfl, None, lr=lr, steps=1), rates(1e-5, 3e-5, 1e-4), MANY_ROUNDS
-    ),
-    "decomfl-lora": Row(
-        "DeComFL",
-        "LoRA, rank 1, B alone",
-        lambda lr: scalars(decomfl, TINY, lr=lr, steps=1),
-        rates(1e-3, 3e-3, 1e-2),
-        MANY_ROUNDS,
-    ),
-    "kseed": Row("FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr), rates(1e-6, 1e-5, 1e-4)),
-    "kseed-lora": Row(
-        "FedKSeed",
-        "LoRA, rank 1, B alone",
-        lambda lr: scalars(fedkseed, TINY, lr=lr),
-        rates(1e-4, 1e-3, 1e-2),
-    ),
+    "alone-full": Row("each client alone", ALL, alone, rates(1e-4, 3e-4)),
+    "alone-lora": Row("each client alone", ADAPTERS, lambda lr: alone(lr, LARGE), rates(3e-4, 1e-3)),
+    "full": Row("FedAvg", ALL, dense, rates(3e-4, 1e-3)),
+    "lora": Row("FedAvg", ADAPTERS, lambda lr: dense(lr, LARGE), rates(1e-3, 3e-3)),
+    "ffa": Row("FFA-LoRA", f"{ADAPTERS}, B alone", lambda lr: dense(lr, FROZEN), rates(3e-3, 1e-2)),
+    "small": Row("FedAvg", SMALL, lambda lr: dense(lr, small(1)), rates(3e-3, 1e-2)),
+    "truncated": Row("truncated ranks", RANKS, lambda lr: ranks(lora_truncated, lr), rates(1e-3, 3e-3)),
+    "flora": Row("FLoRA, stacked ranks", RANKS, lambda lr: ranks(flora, lr), rates(1e-3, 3e-3)),
+    "masks": Row("FedMRN, one bit", SMALL, masks, rates(3e-3, alpha=3e-3) + rates(3e-3, alpha=1e-2)),
+    "eden": Row("EDEN, one bit", SMALL, lambda lr: one_bit(Eden(1), lr), rates(3e-3, 1e-2)),
+    "signs": Row("signs, one bit", SMALL, lambda lr: one_bit(StochasticSign(), lr), rates(1e-3, 3e-3)),
+    "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(None, lr), rates(1e-3, 3e-3, 1e-2), MANY_ROUNDS, "stacked"),
+    "decomfl-lora": Row("DeComFL", TINIEST, lambda lr: zeroth(TINY, lr), rates(0.03, 0.1, 0.3), MANY_ROUNDS, "stacked"),
+    "kseed": Row("FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr), rates(1e-4, 3e-4)),
+    "kseed-lora": Row("FedKSeed", TINIEST, lambda lr: scalars(fedkseed, TINY, lr=lr), rates(3e-3, 1e-2)),
 }

@@ -22,7 +22,6 @@ from reproduce.finetune.rows import ROWS, Candidate
 from reproduce.finetune.settings import (
     HELD_OUT,
     MODEL,
-    PER_ROUND,
     PRETRAINED,
     PRETRAINING,
     PRETRAINING_ROUNDS,
@@ -95,8 +94,15 @@ def measured(row: str, seed: int, data_dir: Path) -> str:
 def ran(row: str, given: Candidate, seed: int, data_dir: Path, **options: Any) -> tuple[Result, float]:
     """Run a row from the pretrained model. Return the result, and the seconds of all rounds without evaluations."""
     rounds, here = ROWS[row].rounds, device()
-    asked = {"rounds": rounds, "per_round": PER_ROUND, "seed": seed, "eval_every": rounds, "device": here, **options}
-    asked |= {"executor": "stacked" if here == "cuda" else "auto", "init": PRETRAINED}
+    asked = {
+        "rounds": rounds,
+        "per_round": ROWS[row].per_round,
+        "seed": seed,
+        "eval_every": rounds,
+        "device": here,
+        **options,
+    }
+    asked |= {"executor": ROWS[row].executor if here == "cuda" else "auto", "init": PRETRAINED}
     begin = time.perf_counter()
     result = simulate(ROWS[row].make(**given), task(data_dir), **asked)
     spent = sum(map(seconds, result.metrics)) or time.perf_counter() - begin
@@ -133,8 +139,8 @@ def base(data_dir: Path) -> None:
 
 
 def jobs(kind: str, data_dir: Path) -> Iterator[Job]:
-    """Yield the missing runs, the longest first."""
-    rows = sorted(ROWS, key=lambda row: -ROWS[row].rounds)
+    """Yield the missing runs, the shortest first."""
+    rows = sorted(ROWS, key=lambda row: ROWS[row].rounds)
     stored = store.read(STUDY)
     for row in rows:
         if kind == "tune":

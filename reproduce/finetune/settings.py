@@ -16,8 +16,8 @@ PRETRAINED = ROOT / "build/pretrained.safetensors"
 """The model after pretraining, from which all runs start."""
 PRETRAINING = Adam(0.006, steps=150, batch=64, warmup=30, schedule=Cosine())
 PRETRAINING_ROUNDS = 16
-PER_ROUND = 10
-ROUNDS, MANY_ROUNDS = 40, 600
+PER_ROUND, ALL_CLIENTS = 10, 50
+ROUNDS, MANY_ROUNDS = 20, 400
 """Rounds of methods with gradients, and of methods that send scalars, whose rounds are short."""
 EPOCHS, BATCH = 2, 16
 HELD_OUT = 5

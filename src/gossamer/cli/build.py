@@ -156,7 +156,8 @@ def _unused(
     """Yield a mistake for each flag without effect, because its part was replaced."""
     given = request.files() | ({"solver": request.solver} if request.solver else {})
     replaced = [f"{_word(name)} {spec}" for name, spec in given.items() if name in KINDS]
-    parts = {name: part for name, part in settable(made).items() if name in given}
+    named = given.keys() - request.files().keys()
+    parts = {name: part for name, part in settable(made).items() if name in named}
     taken = {field.name for part in parts.values() for field in fields(part)}  # also if it is the default there
     for flag in known if replaced else ():
         if flag.name not in values or flag.name in taken or flag.default in (REQUIRED, values[flag.name]):

@@ -30,6 +30,7 @@ EXTRAS = {
     "sqlalchemy": "mlflow",
     "alembic": "mlflow",
     "wandb": "wandb",
+    "transformers": "transformers",
     "peft": "peft",
     "onnx": "onnx",
     "onnxscript": "onnx",

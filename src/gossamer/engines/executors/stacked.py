@@ -3,17 +3,19 @@
 Clients with tensors of the same shapes form a bucket, and a bucket is cut into chunks. In a chunk every client follows
 its own batch schedule. Clients whose next batch has the most common size step together. A client whose next batch has
 another size (the last of an epoch, say) takes that step first and then catches up. Batches are never padded, because
-padding would change BatchNorm statistics. The order of a client's steps never changes.
+padding would change BatchNorm statistics. The order of a client's steps never changes. Clients with a single step do
+not change the model that they share, so it is not stacked (``SingleSteps``).
 """
 
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, Mistake, Setting
@@ -165,22 +167,24 @@ class Stacked(InChunks):
 
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         super().__init__(client, size)
-        step = pure_step(client)
-        self.step: Step = torch.vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
+        self.one = pure_step(client)
+        self.step: Step = torch.vmap(self.one, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
 
     def group(self, bucket: Sequence[Pair]) -> ClientGroup:
         """Stack the clients of a bucket."""
-        return Chunk(self.client, self.step, bucket)
+        batches = [self.client.batches(client_task) for client_task, _ in bucket]
+        if all(len(own) == 1 for own in batches):
+            return SingleSteps(self.client, self.one, bucket, batches)
+        return Chunk(self.client, self.step, bucket, batches)
 
 
 class Chunk(ClientGroup):
     """Clients that step together, each at its own position in its batch schedule."""
 
-    def __init__(self, client: Client, step: Step, bucket: Sequence[Pair]) -> None:
-        self.client, self.step, self.bucket = client, step, bucket
+    def __init__(self, client: Client, step: Step, bucket: Sequence[Pair], batches: Sequence[BatchSchedule]) -> None:
+        self.client, self.step, self.bucket, self.batches_per_client = client, step, bucket, batches
         solver, objective, jobs = client.exchange.solver, client.objective, [job for _, job in bucket]
-        self.batches_per_client = [client.batches(client_task) for client_task, _ in bucket]
-        begun = [client.begin(job, len(batches)) for job, batches in zip(jobs, self.batches_per_client, strict=True)]
+        begun = [client.begin(job, len(own)) for job, own in zip(jobs, batches, strict=True)]
         self.start, self.carry, self.context = (tree.stack(column) for column in zip(*begun, strict=True))
         self.hyperparams = tensors(solver.hyperparams(jobs[0].clock), objective)
         self.losses = torch.zeros(len(jobs), dtype=objective.layout.dtype, device=objective.device)
@@ -208,13 +212,13 @@ class Chunk(ClientGroup):
     def together(self, clients: list[int], feeds: Sequence[State]) -> None:
         """Run one stacked step."""
         if len(clients) == len(self.bucket):
-            context, (x, y) = at_batch(self.context, stacked_marks(feeds)), self.batch(feeds)
+            context, (x, y) = at_batch(self.context, stacked_marks(feeds)), stacked_batch(self.client, feeds)
             self.carry, losses = self.step(self.start, self.carry, context, x, y, self.hyperparams)
             self.losses += losses
         else:
             rows = torch.tensor(clients, device=self.losses.device)
             start, carry, context = (tree.take(nest, rows) for nest in (self.start, self.carry, self.context))
-            context, (x, y) = at_batch(context, stacked_marks(feeds)), self.batch(feeds)
+            context, (x, y) = at_batch(context, stacked_marks(feeds)), stacked_batch(self.client, feeds)
             new, losses = self.step(start, carry, context, x, y, self.hyperparams)
             tree.put(self.carry, rows, new)
             self.losses[rows] += losses
@@ -228,12 +232,6 @@ class Chunk(ClientGroup):
         tree.put(self.carry, c, new)
         self.losses[c] += loss
 
-    def batch(self, feeds: Sequence[State]) -> Batch:
-        """Return the batches of several clients, with shape [clients, batch, ...]."""
-        x, y = self.client.objective.open(tree.concatenate(feeds))
-        shape = (len(feeds), len(y) // len(feeds))
-        return nests.apply(lambda tensor: tensor.view(*shape, *tensor.shape[1:]), x), y.view(*shape, *y.shape[1:])
-
     def results(self) -> Iterator[Trained]:
         """Yield the training result of each client."""
         steps = torch.tensor([len(batches) for batches in self.batches_per_client]).to(self.losses)
@@ -244,6 +242,69 @@ class Chunk(ClientGroup):
         return self.client.finish(
             *self.bucket[index], self.batches_per_client[index], tree.take(self.carry, index), loss
         )
+
+
+class SingleSteps(ClientGroup):
+    """Clients that take one step each. Tensors that they share, such as the received model, are not copied per client.
+
+    With one model, the forward pass of all clients is that of one large batch.
+    """
+
+    def __init__(self, client: Client, step: Step, bucket: Sequence[Pair], batches: Sequence[BatchSchedule]) -> None:
+        self.client, self.step, self.bucket, self.batches = client, step, bucket, batches
+        self.begun = [client.begin(job, 1) for _, job in bucket]
+        self.hyperparams = tensors(client.exchange.solver.hyperparams(bucket[0][1].clock), client.objective)
+        self.done: dict[int, tuple[State, Tensor]] = {}
+
+    def launch(self) -> None:
+        """Run the step of all clients, those with batches of the same size together."""
+        groups = schedule([own.sizes for own in self.batches])
+        announce(self.batches, [c for _, clients in groups for c in clients])
+        for size, clients in groups:
+            self.client.objective.train_mode(alone=size == 1)
+            with stackable_attention(self.client.objective.device):
+                self.together(clients, [self.batches[c].feed(0) for c in clients])
+
+    def together(self, clients: Sequence[int], feeds: Sequence[State]) -> None:
+        """Run one stacked step."""
+        columns = zip(*(self.begun[c] for c in clients), strict=True)
+        (start, carry, context), dims = zip(*map(stack_apart, columns), strict=True)
+        marks = stacked_marks(feeds)
+        step = torch.vmap(self.step, (*dims[:2], {**dims[2], **dict.fromkeys(marks, 0)}, 0, 0, None), 0, "error")
+        new, losses = step(start, carry, at_batch(context, marks), *stacked_batch(self.client, feeds), self.hyperparams)
+        self.done |= {c: (tree.take(new, row), losses[row]) for row, c in enumerate(clients)}
+
+    def results(self) -> Iterator[Trained]:
+        """Yield the training result of each client."""
+        for index, (client_task, job) in enumerate(self.bucket):
+            carry, loss = self.done[index]
+            yield self.client.finish(client_task, job, self.batches[index], carry, float(loss))
+
+
+def stack_apart(nests: Sequence[State]) -> tuple[State, dict[str, Any]]:
+    """Return stacked nests, and the dimension of each tensor: 0, or none for one that all nests share."""
+    stacked, dims = State(), dict[str, Any]()
+    for name, value in nests[0].items():
+        column = [nest[name] for nest in nests]
+        if isinstance(value, Mapping):
+            stacked[name], dims[name] = stack_apart(column)
+        elif all(other is value or _same_number(other, value) for other in column):
+            stacked[name], dims[name] = value, None
+        else:
+            stacked[name], dims[name] = torch.stack(column), 0
+    return stacked, dims
+
+
+def _same_number(one: Tensor, other: Tensor) -> bool:
+    """Return whether two keys or counters are equal; larger tensors are not compared."""
+    return one.numel() <= 2 and not one.is_floating_point() and torch.equal(one, other)
+
+
+def stacked_batch(client: Client, feeds: Sequence[State]) -> Batch:
+    """Return the batches of several clients, with shape [clients, batch, ...]."""
+    x, y = client.objective.open(tree.concatenate(feeds))
+    shape = (len(feeds), len(y) // len(feeds))
+    return nests.apply(lambda tensor: tensor.view(*shape, *tensor.shape[1:]), x), y.view(*shape, *y.shape[1:])
 
 
 def stacked_marks(feeds: Sequence[State]) -> State:
