@@ -2,11 +2,11 @@
 
     python examples/adapt_language_model.py
 
-The model is pretrained on some texts in one place. The clients hold others, which it has not seen: roles of Shakespeare,
-if tinyshakespeare_roles.json is in the data folder (GOSSAMER_DATA), else chapters of Python's manual, which is part of
-Python. They adapt the model in four ways, and the table shows what each costs a client in all: all weights, LoRA's small
-matrices, the same with one bit per parameter both ways, and scalars of random directions (DeComFL), for which a client
-computes no gradient. Sizes are those of a toy, so that a CPU needs less than two minutes.
+The model is pretrained on some texts in one place. The clients hold others, which it has not seen: roles of
+Shakespeare, if tinyshakespeare_roles.json is in the data folder (GOSSAMER_DATA), else chapters of Python's manual,
+which is part of Python. They adapt the model in four ways, and the table shows what each costs a client in all: all
+weights, LoRA's small matrices, the same with one bit per parameter both ways, and scalars of random directions
+(DeComFL), for which a client computes no gradient. Sizes are those of a toy: a CPU needs less than two minutes.
 """
 
 from pydoc_data.topics import topics
@@ -78,13 +78,14 @@ def perplexity(model: nn.Module, given: Task) -> float:
 
 def methods() -> dict[str, tuple[Method, int]]:
     """Return methods, with their numbers of rounds."""
-    adam, small = Adam(0.002, epochs=1, batch=16, schedule=Cosine()), LoRA(rank=2)
-    one_bit = {"codec": OnWeights(Drive()), "down": Delta(OnWeights(Drive()), shared_start=True)}
-    scalars = decomfl(lr=0.1, steps=1, batch=16).with_parts(adapter=LoRA(rank=1, train="B"))
+    whole, adam = (Adam(lr, epochs=1, batch=16, schedule=Cosine()) for lr in (0.0007, 0.0015))
+    small = LoRA(rank=2)
+    one_bit, down = OnWeights(Drive()), Delta(OnWeights(Drive()), shared_start=True)
+    scalars = decomfl(lr=0.03, steps=1, batch=16).with_parts(adapter=LoRA(rank=1, train="B"))
     return {
-        "all weights": (compose(Full(), adam), ROUNDS),
+        "all weights": (compose(Full(), whole), ROUNDS),
         "LoRA": (compose(Full(), adam, adapter=small), ROUNDS),
-        "LoRA, one bit": (compose(Full(), adam, adapter=small, **one_bit), ROUNDS),
+        "LoRA, one bit": (compose(Full(), adam, one_bit, down=down, adapter=small), ROUNDS),
         "DeComFL on LoRA": (scalars, SCALAR_ROUNDS),
     }
 

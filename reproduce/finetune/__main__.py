@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from reproduce.common import cli, tables
 from reproduce.finetune import page, runs
+from reproduce.finetune.rows import ROWS
 from reproduce.finetune.settings import STUDY
 
 STEPS = ("pretrain", "tune", "measure", "base")
@@ -26,11 +27,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the chosen steps, then render the page."""
     parser = cli.parser("Measure methods of federated fine-tuning.")
     parser.add_argument("--only", choices=STEPS, nargs="*", default=list(STEPS), help="steps (all)")
+    parser.add_argument("--rows", choices=ROWS, nargs="*", default=list(ROWS), help="rows of the table (all)")
     asked = parser.parse_args(argv)
     until = time.time() + asked.seconds
     for step in asked.only:
         if step in ("tune", "measure"):
-            runs.run(step, asked.data_dir, asked.jobs, until - time.time())
+            runs.run(step, asked.rows, asked.data_dir, asked.jobs, until - time.time())
         else:
             {"pretrain": runs.pretrain, "base": runs.base}[step](asked.data_dir)
     tables.write(STUDY, page.page())

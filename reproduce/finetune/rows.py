@@ -21,6 +21,7 @@ from gossamer import (
     decomfl,
     fedkseed,
     flora,
+    hiso,
     lora_truncated,
 )
 from gossamer.core.codec import Codec
@@ -100,9 +101,9 @@ def scalars(recipe: Callable[..., Method], adapter: LoRA | None, **fields: Any) 
     return made.with_parts(solver=replace(made.solver, schedule=Cosine()), adapter=adapter)  # type: ignore[type-var]
 
 
-def zeroth(adapter: LoRA | None, lr: float) -> Method:
-    """Return DeComFL with one step per round, along ten directions."""
-    return scalars(decomfl, adapter, lr=lr, steps=1, perturbations=10)
+def zeroth(recipe: Callable[..., Method], adapter: LoRA | None, lr: float) -> Method:
+    """Return DeComFL or HiSo with one step per round, along ten directions."""
+    return scalars(recipe, adapter, lr=lr, steps=1, perturbations=10)
 
 
 def rates(*values: float, **others: Any) -> tuple[Candidate, ...]:
@@ -114,6 +115,8 @@ LARGE = LoRA(RANK, 2.0 * RANK)
 FROZEN = LoRA(RANK, 2.0 * RANK, train="B")
 TINY = LoRA(1, 2.0, train="B")
 ALL, ADAPTERS, SMALL = "all weights", f"LoRA, rank {RANK}", "LoRA, rank 1"
+SHARED = ("stacked", ALL_CLIENTS)
+"""Executor and clients per round of methods whose messages are so short that all clients take part."""
 RANKS, TINIEST = "LoRA, ranks 8 to 1", "LoRA, rank 1, B alone"
 
 ROWS: dict[str, Row] = {
@@ -128,8 +131,10 @@ ROWS: dict[str, Row] = {
     "masks": Row("FedMRN, one bit", SMALL, masks, rates(3e-3, alpha=3e-3) + rates(3e-3, alpha=1e-2)),
     "eden": Row("EDEN, one bit", SMALL, lambda lr: one_bit(Eden(1), lr), rates(3e-3, 1e-2)),
     "signs": Row("signs, one bit", SMALL, lambda lr: one_bit(StochasticSign(), lr), rates(1e-3, 3e-3)),
-    "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(None, lr), rates(1e-3, 3e-3, 1e-2), MANY_ROUNDS, "stacked"),
-    "decomfl-lora": Row("DeComFL", TINIEST, lambda lr: zeroth(TINY, lr), rates(0.03, 0.1, 0.3), MANY_ROUNDS, "stacked"),
-    "kseed": Row("FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr), rates(1e-4, 3e-4)),
-    "kseed-lora": Row("FedKSeed", TINIEST, lambda lr: scalars(fedkseed, TINY, lr=lr), rates(3e-3, 1e-2)),
+    "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(decomfl, None, lr), rates(0.003), MANY_ROUNDS, *SHARED),
+    "decomfl-lora": Row("DeComFL", TINIEST, lambda lr: zeroth(decomfl, TINY, lr), rates(0.3), MANY_ROUNDS, *SHARED),
+    "hiso": Row("HiSo", ALL, lambda lr: zeroth(hiso, None, lr), rates(0.003), MANY_ROUNDS, *SHARED),
+    "hiso-lora": Row("HiSo", TINIEST, lambda lr: zeroth(hiso, TINY, lr), rates(0.3), MANY_ROUNDS, *SHARED),
+    "kseed": Row("FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr, steps=20), rates(3e-4)),
+    "kseed-lora": Row("FedKSeed", TINIEST, lambda lr: scalars(fedkseed, TINY, lr=lr, steps=20), rates(0.03)),
 }

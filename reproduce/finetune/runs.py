@@ -1,7 +1,7 @@
 """Run the rows of the study: trials on held-out sequences, and measured runs over seeds. Finished runs are stored."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,20 +138,22 @@ def base(data_dir: Path) -> None:
     store.write(STUDY, "memory", needs)
 
 
-def jobs(kind: str, data_dir: Path) -> Iterator[Job]:
-    """Yield the missing runs, the shortest first."""
-    rows = sorted(ROWS, key=lambda row: ROWS[row].rounds)
+def jobs(kind: str, rows: Sequence[str], data_dir: Path) -> Iterator[Job]:
+    """Yield the missing runs of some rows."""
+    if kind == "tune":
+        every = {
+            trial_name(row, n): partial(trial, row, n, data_dir)
+            for row in rows
+            for n in range(len(ROWS[row].candidates))
+        }
+    else:
+        every = {run_name(row, seed): partial(measured, row, seed, data_dir) for seed in SEEDS for row in rows}
     stored = store.read(STUDY)
-    for row in rows:
-        if kind == "tune":
-            names = {trial_name(row, n): partial(trial, row, n, data_dir) for n in range(len(ROWS[row].candidates))}
-        else:
-            names = {run_name(row, seed): partial(measured, row, seed, data_dir) for seed in SEEDS}
-        yield from (Job(name, call, ()) for name, call in names.items() if name not in stored)
+    yield from (Job(name, call) for name, call in every.items() if name not in stored)
 
 
-def run(kind: str, data_dir: Path, parallel: int, limit: float) -> None:
+def run(kind: str, rows: Sequence[str], data_dir: Path, parallel: int, limit: float) -> None:
     """Run the missing runs of a kind, several in parallel. None starts after ``limit`` seconds."""
     with Local(parallel, fresh=False) as launcher:
-        for job, line, error in spread(list(jobs(kind, data_dir)), launcher, limit):
+        for job, line, error in spread(list(jobs(kind, rows, data_dir)), launcher, limit):
             print(f"{job.name}: FAILED, {error}" if error else line, flush=True)

@@ -17,7 +17,7 @@ PRETRAINED = ROOT / "build/pretrained.safetensors"
 PRETRAINING = Adam(0.006, steps=150, batch=64, warmup=30, schedule=Cosine())
 PRETRAINING_ROUNDS = 16
 PER_ROUND, ALL_CLIENTS = 10, 50
-ROUNDS, MANY_ROUNDS = 20, 400
+ROUNDS, MANY_ROUNDS = 20, 200
 """Rounds of methods with gradients, and of methods that send scalars, whose rounds are short."""
 EPOCHS, BATCH = 2, 16
 HELD_OUT = 5

@@ -37,10 +37,10 @@ PREFIXES = ("personal_", "worst_tenth_", "validation_")
 """The starts of other entries of records: means over clients, and metrics on held-out training samples."""
 
 TAKEN = {
-    "airtime", "anomalies", "attack", "attack_success", "best", "by_client", "bytes_down", "bytes_up",
-    "bytes_values", "bytes_views", "channel", "checkpointing", "clients", "cluster", "data", "delay", "delivery",
-    "diverges", "empty_rounds", "energy", "evaluated_round", "exchanges", "excluded", "executor", "failures", "figures",
-    "flops", "frozen", "hostile", "idle_share", "joules", "left_out", "loss", "lost", "memory_bytes", "method", "metrics",
+    "airtime", "anomalies", "attack", "attack_success", "best", "by_client", "bytes_down", "bytes_up", "bytes_values",
+    "bytes_views", "channel", "checkpointing", "clients", "cluster", "data", "delay", "delivery", "diverges",
+    "empty_rounds", "energy", "evaluated_round", "exchanges", "excluded", "executor", "failures", "figures", "flops",
+    "frozen", "hostile", "idle_share", "joules", "left_out", "loss", "lost", "memory_bytes", "method", "metrics",
     "model", "parameters", "parts", "per_round", "rates", "round", "rounds", "rounds_asked", "schedule", "seconds",
     "seed", "server", "spent_in_vain", "split", "staleness", "state", "stopped", "targets", "tasks", "time",
     "train_loss", "train_precision", "useful_flops", "validate", "void",
