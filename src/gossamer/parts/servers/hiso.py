@@ -8,17 +8,22 @@ local steps k = 1 to K and perturbations p = 1 to P along directions z(k, p), pr
     w   <- w - lr sum_k g(k)
     H   <- (1 - smoothing) H + smoothing (g(K)^2 + eps)
 
-    paper    directions z / sqrt(H), forward differences, the moving average of squares with nu (``smoothing``), and eps,
-             which keeps H positive. H does not change within a round
+    paper    directions z / sqrt(H), forward differences, the moving average of squares, with nu in place of
+             ``smoothing``, and eps, which keeps H positive. H does not change within a round
     code     of the authors, https://github.com/ZidongLiu/DeComFL: H is updated once per round, from the last local
              step (their default; the other choice is every local step), with nu = 0.05
     here     eps is added to the squares by entry, and is 1e-8. Squares have an upper bound, so that H stays finite.
              Directions may be Rademacher too. Means over clients have weights. With a learning rate schedule, H is
              computed from the scalars without its factor, and is not changed by a round whose factor is 0
 
-Every machine that knows w and H can repeat this with the mean scalars (``replayed_state``), so H is never sent while the
-scalars of the missed rounds are shorter (``gossamer.parts.downlinks.delta``). The estimate is the preconditioned
-gradient: its mean is g / H with the gradient g, and its noise is small if P is not much smaller than the dimension.
+Every machine that knows w and H can repeat this with the mean scalars (``replayed_state``). So H is not sent while the
+scalars of the missed rounds are shorter than w and H (``gossamer.parts.downlinks.delta``).
+
+For mu -> 0, the mean of g(k) is G / H, with the gradient G. With Gaussian directions, its square has the mean
+
+    (1 + 1 / P) (G / H)^2 + 1 / P sum_j (G_j^2 / H_j) / H
+
+so its entries tell the curvature apart only if P is not much smaller than the dimension.
 """
 
 import math
