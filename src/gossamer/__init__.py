@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
+    from gossamer.parts.servers.hiso import Hiso as Hiso
     from gossamer.parts.servers.mean import Mean as Mean
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
     from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
+    from gossamer.parts.solvers.scaled_zeroth_order import ScaledZerothOrder as ScaledZerothOrder
     from gossamer.parts.solvers.schedules import Constant as Constant
     from gossamer.parts.solvers.schedules import Cosine as Cosine
     from gossamer.parts.solvers.schedules import Exponential as Exponential

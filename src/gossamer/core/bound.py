@@ -85,6 +85,7 @@ class BoundExchange:
         telling = self.view_memory or self.described
         of_view = (Section(telling.section),) if telling else ()
         self.down = downlink_of(exchange.down).bind(self)
+        self.sent_sections = [section for section in self.server.sections if section.name not in self.down.supplied]
         self.secure = BoundSecure(self, exchange.secure) if exchange.secure else None
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
         others = {"down": self.down.sections, **({"secure": self.secure.sections} if self.secure else {})}
@@ -184,7 +185,7 @@ class BoundExchange:
 
         It is ``None`` if no piece is shared.
         """
-        written = [section for section in self.server.sections if section.common]
+        written = [section for section in self.sent_sections if section.common]
         return self._body(state, clock, key, GLOBAL, None, written, True, held) if self.broadcasts else None
 
     def make_download(
@@ -204,7 +205,7 @@ class BoundExchange:
         if not self.shared:
             return SILENT
         common = common or self.make_common(state, clock, key)
-        written, alone = [s for s in self.server.sections if common is None or not s.common], common is None
+        written, alone = [s for s in self.sent_sections if common is None or not s.common], common is None
         more = {} if request is None else {TRAIN: request}
         own = (
             self._body(state, clock, key, to, memory, written, alone, more=more)
@@ -426,12 +427,12 @@ class BoundExchange:
                 raise PayloadError(f"the client does not hold version {before.base}, from which the download continues")
             models, values = before.models, before.sections
         else:
-            models, values = self.down.read(own, unread, layout, down, clock, state).models, {}
+            models, _, values = self.down.read(own, unread, layout, down, clock, state)
         request = unread.pop(TRAIN, None) if self.secure else None
         missing = [section for section in self.server.sections if section.name not in values]
         values = {**values, **sections.unpack(missing, unread, layout, self.context.trained, down)}
         sections.check_read(unread)
-        state = {**state, **self.down.kept(head.version, models)}
+        state = {**state, **self.down.kept(head.version, models, values)}
         job = Job(clock, mine, up, state, models, sent, values, owner, head.weight or None, head.version, before)
         job = job._replace(request=request)
         return self.choose(job, 0) if len(models) == 1 else job
@@ -455,9 +456,9 @@ class BoundExchange:
     ) -> Broadcast:
         """Decode the common piece of a message."""
         payload, unread = sections.split(wire.read_piece(frame.common, arrays, tree.device(self.outline)))
-        models, base = self.down.read(payload, unread, layout, down, clock, state)
-        common = [section for section in self.server.sections if section.common]
-        values = sections.unpack(common, unread, layout, self.context.trained, down)
+        models, base, supplied = self.down.read(payload, unread, layout, down, clock, state)
+        common = [section for section in self.sent_sections if section.common]
+        values = {**supplied, **sections.unpack(common, unread, layout, self.context.trained, down)}
         sections.check_read(unread)
         return Broadcast(key, frame.common, wire.checksum(frame.common), models, values, base)
 

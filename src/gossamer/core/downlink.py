@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from gossamer.core import sections
 from gossamer.core.codec import Codec, checked, memory_of
 from gossamer.core.errors import require
-from gossamer.core.exchange import Arrival, Outcome, Section
+from gossamer.core.exchange import NONE, Arrival, Outcome, Section, Sections
 from gossamer.core.fields import CheckedFields
 from gossamer.core.jobs import model_keys
 from gossamer.core.random import Key
@@ -47,10 +47,12 @@ class Received(NamedTuple):
     Args:
         models: the models
         base: the version that the message continues from; ``NEVER`` if it contains the whole model
+        sections: the values of the server's sections that the downlink supplies
     """
 
     models: tuple[Params, ...]
     base: int = NEVER
+    sections: Sections = NONE
 
 
 class Downlink(CheckedFields, ABC):
@@ -76,11 +78,13 @@ class BoundDownlink(ABC):
     Args:
         name: the text from which the codec id of the header is computed
         sections: the sections that the downlink writes
+        supplied: the names of the server's sections that ``read`` returns: they are not sent as sections
         versioned: whether downloads continue from the version that a client holds
     """
 
     name: str
     sections: tuple[Section, ...] = ()
+    supplied: tuple[str, ...] = ()
     versioned: bool = False
 
     def init(self, params: Params) -> State:
@@ -118,8 +122,8 @@ class BoundDownlink(ABC):
         """Return whether a client with this state can read a message that continues from ``base``."""
         return True
 
-    def kept(self, version: int, models: Sequence[Params]) -> State:
-        """Return the entries of the client state after a download."""
+    def kept(self, version: int, models: Sequence[Params], sections: Sections) -> State:
+        """Return the entries of the client state after a download with these models and values of sections."""
         return {}
 
     def begin(self) -> Any:

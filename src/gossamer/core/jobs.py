@@ -55,9 +55,12 @@ class Broadcast(NamedTuple):
         return self.key == key and (mine is other or (len(mine) == len(other) and bytes(mine) == bytes(other)))
 
     def sharing(self, others: Iterable["Broadcast"]) -> "Broadcast":
-        """Return the broadcast with the models of another one if they are equal, so that one copy is kept."""
-        equal = (other for other in others if all(map(_equal, other.models, self.models)))
-        return self._replace(models=next(equal, self).models)
+        """Return the broadcast with the models of another one if they are equal, so that one copy is kept.
+
+        The others are of the same round, so that their sections are equal too.
+        """
+        equal = next((other for other in others if all(map(_equal, other.models, self.models))), self)
+        return self._replace(models=equal.models, sections=equal.sections)
 
 
 class Job(NamedTuple):

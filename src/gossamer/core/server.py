@@ -142,10 +142,14 @@ class ReplayableServer(BoundServer):
         replays: whether this holds for the class. Each class declares it for itself: a subclass that declares nothing
             cannot be replayed
         replays_parts: whether it also holds where clients hold parts of the model
+        replayed_state: the entries of the state that clients compute too, with ``init`` and ``finish``, in addition to
+            the model. Each has tensors by the names of the model's tensors, and is the value of the server's section of
+            the same name, which is then not sent
     """
 
     replays: ClassVar[bool] = False
     replays_parts: ClassVar[bool] = False
+    replayed_state: ClassVar[tuple[str, ...]] = ()
 
     @property
     def joint(self) -> tuple[frozenset[str], ...]:

@@ -3,13 +3,14 @@
 With a downlink that continues from an earlier version, each client keeps the model of its last download. In a
 deployment this is part of the client state on the client's machine. In a simulation, thousands of clients hold only a
 few versions. So the stored client state has the number of the version alone, and the model is added to the state when
-the client gets a task. A version that no download can continue from any more is dropped.
+the client gets a task. Entries of the server state that clients hold in addition to the model are kept with it. A
+version that no download can continue from any more is dropped.
 """
 
 from dataclasses import dataclass, field
 
 from gossamer.core.downlink import HELD
-from gossamer.core.types import Params, State
+from gossamer.core.types import State
 
 ENTRY = "held_models"
 """The entry of a checkpoint."""
@@ -17,13 +18,13 @@ ENTRY = "held_models"
 
 @dataclass
 class HeldModels:
-    """Models by version.
+    """What clients hold, by version.
 
     Args:
-        models: the models
+        models: the model of a version as ``params``, and what else clients hold with it
     """
 
-    models: dict[int, Params] = field(default_factory=dict)
+    models: dict[int, State] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: State) -> "HeldModels":
@@ -38,14 +39,14 @@ class HeldModels:
         """Return a client state with the model of its version."""
         held: State = state.get(HELD, {})
         model = self.models.get(int(held["version"])) if held else None
-        return state if model is None else {**state, HELD: {**held, "params": model}}
+        return state if model is None else {**state, HELD: {**held, **model}}
 
     def taken(self, state: State) -> State:
         """Return a client state without the model of its version, which is kept here."""
         held: State = state.get(HELD, {})
         if "params" not in held:
             return state
-        self.models.setdefault(int(held["version"]), held["params"])
+        self.models.setdefault(int(held["version"]), {name: held[name] for name in held if name != "version"})
         return {**state, HELD: {"version": held["version"]}}
 
     def drop(self, oldest: int | None) -> None:

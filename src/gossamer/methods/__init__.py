@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gossamer.methods.secure import secured as secured
     from gossamer.methods.seeds import decomfl as decomfl
     from gossamer.methods.seeds import fedkseed as fedkseed
+    from gossamer.methods.seeds import hiso as hiso
     from gossamer.methods.server_optimizers import ServerOptimizer as ServerOptimizer
     from gossamer.methods.server_optimizers import fedadagrad as fedadagrad
     from gossamer.methods.server_optimizers import fedadam as fedadam

@@ -196,6 +196,9 @@ ENTRIES: dict[str, MethodEntry] = {
     "decomfl": MethodEntry(
         "seeds", "Zeroth order", "scalars along the random directions of a round, from forward passes", "2405.15861"
     ),
+    "hiso": MethodEntry(
+        "seeds", "Zeroth order", "decomfl with directions scaled by a curvature that no message contains", "2506.02370"
+    ),
     "fedkseed": MethodEntry(
         "seeds", "Zeroth order", "sums of scalars along fixed random directions, up and down", "2312.06353"
     ),

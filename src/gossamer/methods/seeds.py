@@ -12,14 +12,16 @@ from gossamer.methods.recipes import recipe
 from gossamer.parts.codecs.seeds import ScalarType, Seeds
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.downlinks.seed_sums import SendSums
+from gossamer.parts.servers.hiso import Hiso
 from gossamer.parts.servers.mean import Weighting
 from gossamer.parts.servers.seed_sums import SeedSums
 from gossamer.parts.servers.sum_then_decode import SumThenDecode
 from gossamer.parts.solvers.k_seed import KSeed
+from gossamer.parts.solvers.scaled_zeroth_order import ScaledZerothOrder
 from gossamer.parts.solvers.zeroth_order import ZerothOrder
 from gossamer.parts.views.full import Full
 
-__all__ = ["decomfl", "fedkseed"]
+__all__ = ["decomfl", "fedkseed", "hiso"]
 
 
 @recipe
@@ -58,6 +60,46 @@ def decomfl(
     solver = ZerothOrder(lr, steps, perturbations, mu, batch, difference, directions, clip)
     codec, down = Seeds(solver.span.size, directions, dtype), Delta(shared_start=True)
     return compose(Full(), solver, codec, SumThenDecode(weights), down=down)
+
+
+@recipe
+def hiso(
+    *,
+    lr: float = 0.03,
+    steps: int = 5,
+    perturbations: int = 10,
+    mu: float = 1e-3,
+    smoothing: float = 0.05,
+    eps: float = 1e-8,
+    batch: int | None = 32,
+    difference: Literal["central", "forward"] = "forward",
+    directions: DirectionKind = "rademacher",
+    clip: float | None = None,
+    dtype: ScalarType = "float32",
+    weights: Weighting = "samples",
+) -> Method:
+    """DeComFL along directions that are scaled by the curvature, which every machine estimates from the scalars.
+
+    Li et al., Converge Faster, Talk Less: Hessian-Informed Federated Zeroth-Order Optimization, ICLR 2026,
+    https://arxiv.org/abs/2506.02370
+
+    Args:
+        lr: learning rate
+        steps: local steps per round
+        perturbations: directions per step
+        mu: length of a perturbation, before it is scaled
+        smoothing: weight of a round in the estimate of the curvature; 0 is DeComFL
+        eps: number that keeps the curvature positive
+        batch: batch size; none takes all samples
+        difference: central, or forward, which has fewer evaluations
+        directions: distribution of the entries of a direction: rademacher or gauss
+        clip: largest magnitude of a difference quotient; none disables clipping
+        dtype: type of a scalar in a message: float32, float16 or bfloat16
+        weights: client weights: samples, batches or uniform
+    """
+    solver = ScaledZerothOrder(lr, steps, perturbations, mu, batch, difference, directions, clip)
+    codec, down = Seeds(solver.span.size, directions, dtype), Delta(shared_start=True)
+    return compose(Full(), solver, codec, Hiso(weights, smoothing=smoothing, eps=eps), down=down)
 
 
 @recipe

@@ -242,7 +242,7 @@ def test_a_step_with_an_upload_of_another_rank_is_refused() -> None:
     (client,) = run.metrics[0]["clients"]
     other = bytes([(client + 1) % 3]) + log[1:]
     with pytest.raises(PayloadError, match="values"):
-        exchange.down.steps.take(run.objective.initial(), other, Clock(0, 1, -1))  # type: ignore[attr-defined]
+        exchange.down.steps.take({"params": run.objective.initial()}, other, Clock(0, 1, -1))  # type: ignore[attr-defined]
 
 
 # Refusals.

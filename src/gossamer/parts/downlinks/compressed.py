@@ -16,7 +16,7 @@ from gossamer.core.codec import Codec, checked, memory_of, replay_of
 from gossamer.core.errors import require
 from gossamer.core.jobs import round_key
 from gossamer.core.random import Key, fold
-from gossamer.core.types import Clock, Layout, Params
+from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.core.wire import Body
 from gossamer.parts.downlinks.steps import Steps
 
@@ -57,12 +57,12 @@ class Compressed(Steps):
         piece = Body.of(self.codec.encode(change, self.layout, self._key(version)))
         return b"".join((wire.varint(piece.arrays), piece.data))
 
-    def take(self, held: Params, step: bytes, clock: Clock) -> Params:
+    def take(self, held: State, step: bytes, clock: Clock) -> State:
         """Return the covered tensors plus the decoded change."""
         arrays, at = wire.read_varint(memoryview(step), 0)
-        payload = wire.read_piece(step[at:], arrays, tree.device(held))
+        payload = wire.read_piece(step[at:], arrays, tree.device(held["params"]))
         change = checked(self.codec.decode(payload, self.layout, self._key(clock.round)), self.layout)
-        return self.layout.unflatten(self.layout.flatten(held) + change)
+        return {"params": self.layout.unflatten(self.layout.flatten(held["params"]) + change)}
 
     def _key(self, version: int) -> Key:
         return fold(round_key(self.key, version), "delta")

@@ -37,7 +37,7 @@ from gossamer.core import wire
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
 from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, require, wrong
-from gossamer.core.exchange import GLOBAL, Arrival, Context, Outcome, Section
+from gossamer.core.exchange import GLOBAL, Arrival, Context, Outcome, Section, Sections
 from gossamer.core.random import Key
 from gossamer.core.sections import ALONE, SectionArrays, joined
 from gossamer.core.server import BoundServer
@@ -124,7 +124,7 @@ class Delta(Downlink):
         single = len(server.download(server.init(exchange.outline), GLOBAL).models) == 1
         require((single, f"Delta needs one global model, and {type(exchange.exchange.server).__name__} has several"))
         steps = Replay.of(exchange, self.sums_only) if self.codec is None else Compressed.of(self.codec, exchange)
-        return BoundDelta(self, steps, server, Layout.of(exchange.outline), exchange.context)
+        return BoundDelta(self, steps, server, exchange.outline, exchange.context)
 
 
 class BoundDelta(BoundDownlink):
@@ -134,19 +134,21 @@ class BoundDelta(BoundDownlink):
         config: the downlink
         steps: the kind of steps
         server: the server
-        layout: the layout of the model
+        outline: the tensors of the model
         context: the clients, and the initial model
     """
 
     versioned = True
     sections = (Section("steps"), Section("rest"), Section("checksum"))
 
-    def __init__(self, config: Delta, steps: Steps, server: BoundServer, layout: Layout, context: Context) -> None:
-        self.whole, self.steps, self.server, self.layout, self.context = config.whole, steps, server, layout, context
-        self.shared_start = config.shared_start
+    def __init__(self, config: Delta, steps: Steps, server: BoundServer, outline: Params, context: Context) -> None:
+        self.whole, self.steps, self.server, self.context = config.whole, steps, server, context
+        self.layout, self.supplied, self.shared_start = Layout.of(outline), steps.replayed, config.shared_start
+        state = server.init(outline)
+        self.more = {name: Layout.of(state[name]) for name in self.supplied}
         covered = {name for name, _ in steps.layout.shapes}
-        self.rest = layout.only([name for name, _ in layout.shapes if name not in covered])
-        self.room = wire.piece_size(self._whole(layout, torch.zeros(layout.size, dtype=layout.dtype)))
+        self.rest = self.layout.only([name for name, _ in self.layout.shapes if name not in covered])
+        self.room = wire.piece_size(self._all(self.layout, *map(_zeros, (self.layout, *self.more.values()))))
         # Without sums_only and shared_start: they do not change how messages are read.
         self.name = f"Delta(codec={config.codec!r}, whole={config.whole!r})"
 
@@ -175,11 +177,12 @@ class BoundDelta(BoundDownlink):
     ) -> Payload:
         """Return the steps since a version, or the whole model if it is shorter or the log does not reach back."""
         (model,), log = models, self._log(state)
-        whole = self._whole(layout, layout.flatten(model))
+        whole = self._all(layout, layout.flatten(model), *self._entries(state))
         missed = [str(version) for version in range(held, clock.round)]
         if held == NEVER or not all(version in log for version in missed):
             return whole
-        packed = {"steps": {version: log[version] for version in missed}, "checksum": {ALONE: self._checksum(model)}}
+        checksum = {ALONE: self._checksum(model, state)}
+        packed = {"steps": {version: log[version] for version in missed}, "checksum": checksum}
         rest = {"rest": self._whole(self.rest, self.rest.flatten(model))} if self.rest.shapes else {}
         delta = joined({}, packed | rest)
         return min(whole, delta, key=wire.piece_size)
@@ -213,7 +216,7 @@ class BoundDelta(BoundDownlink):
         new = {**before["downlink"], LOG: self._recent(log)}
         if not self.steps.exact:
             rest = {name: new_model[name] for name, _ in self.rest.shapes}
-            new[SHADOW] = self._rounded({**rest, **self.steps.take(model, step, clock)})
+            new[SHADOW] = self._rounded({**rest, **self.steps.take({"params": model}, step, clock)["params"]})
         return {**after, "downlink": new}
 
     def _log(self, state: State) -> State:
@@ -241,7 +244,7 @@ class BoundDelta(BoundDownlink):
             read = ReadArrays(payload)
             model = layout.unflatten(self.whole.decode(read, layout, key))
             read.check()
-            return Received((model,))
+            return Received((model,), sections={name: self._entry(name, unread, key) for name in self.supplied})
         steps, base = _steps(unread.pop("steps", {}), clock.round)
         checksum = unread.pop("checksum")
         check_names(checksum, {ALONE})
@@ -249,38 +252,60 @@ class BoundDelta(BoundDownlink):
         if payload or not self.readable(base, clock.round, state):
             raise PayloadError(f"the client does not hold version {base}, from which the download continues")
         held = self._held(state)
-        params: Params = {name: held["params"][name] for name, _ in self.steps.layout.shapes}
+        now: State = {name: held[name] for name in ("params", *self.supplied)}
+        now["params"] = {name: held["params"][name] for name, _ in self.steps.layout.shapes}
         for version in range(int(held["version"]), clock.round):
-            params = self._rounded(self.steps.take(params, steps[version], clock._replace(round=version)))
+            now = self.steps.take(now, steps[version], clock._replace(round=version))
+            now["params"] = self._rounded(now["params"])
+        params: Params = now.pop("params")
         if self.rest.shapes:
             read = ReadArrays(unread.pop("rest", {}))
             params |= self.rest.unflatten(self.whole.decode(read, self.rest, key))
             read.check()
         model = {name: params[name] for name, _ in layout.shapes}
-        if not torch.equal(self._checksum(model), wanted.cpu()):
+        if not torch.equal(self._checksum(model, now), wanted.cpu()):
             raise PayloadError("the model after the steps of the download is not that of the server")
-        return Received((model,), base)
+        return Received((model,), base, now)
 
     def readable(self, base: int, version: int, state: State) -> bool:
         """Return whether the client holds a model from ``base`` to ``version``."""
         held = self._held(state)
-        return base == NEVER or ("params" in held and base <= int(held["version"]) <= version)
+        return base == NEVER or (held.keys() >= {"params", *self.supplied} and base <= int(held["version"]) <= version)
 
     def _held(self, state: State) -> State:
         """Return the version and the model that a client holds; empty if it holds none."""
         held: State = state.get(HELD, {})
-        return held if held or not self.shared_start else {"version": torch.tensor(0), "params": self._first}
+        return held if held or not self.shared_start else {"version": torch.tensor(0), **self._first}
 
     @cached_property
-    def _first(self) -> Params:
-        """The initial model, as it arrives at a client that receives the whole model."""
-        return self._rounded(self.context.initial())
+    def _first(self) -> State:
+        """What clients hold of the initial state, as it arrives where the whole model is sent."""
+        first = self._rounded(self.context.initial())
+        state = self.server.init(first) if self.supplied else {}
+        return {"params": first, **{name: state[name] for name in self.supplied}}
 
-    def kept(self, version: int, models: Sequence[Params]) -> State:
-        """Return the model and its version."""
-        return {HELD: {"version": torch.tensor(version), "params": models[0]}}
+    def kept(self, version: int, models: Sequence[Params], sections: Sections) -> State:
+        """Return the model and its version, and the entries of the server state that the client computes."""
+        more = {name: sections[name] for name in self.supplied}
+        return {HELD: {"version": torch.tensor(version), "params": models[0], **more}}
+
+    def _entry(self, name: str, unread: SectionArrays, key: Key) -> Params:
+        """Return an entry of the server state in a download with the whole model."""
+        read, layout = ReadArrays(unread.pop(name, {})), self.more[name]
+        entry = layout.unflatten(self.whole.decode(read, layout, key))
+        read.check()
+        return entry
 
     # Both sides.
+
+    def _all(self, layout: Layout, vector: torch.Tensor, *entries: torch.Tensor) -> Payload:
+        """Return the whole model, and the entries of the server state that clients hold."""
+        given = zip(self.more.items(), entries, strict=True)
+        return joined(self._whole(layout, vector), {name: self._whole(own, entry) for (name, own), entry in given})
+
+    def _entries(self, state: State) -> list[torch.Tensor]:
+        """Return the entries of the server state that clients hold, as vectors."""
+        return [layout.flatten(state[name]) for name, layout in self.more.items()]
 
     def _whole(self, layout: Layout, vector: torch.Tensor) -> Payload:
         return self.whole.encode(vector, layout, Key(0, 0))  # a codec without randomness
@@ -291,8 +316,15 @@ class BoundDelta(BoundDownlink):
         sent = self._whole(layout, layout.flatten(params))
         return layout.unflatten(self.whole.decode(sent, layout, Key(0, 0)))
 
-    def _checksum(self, model: Params) -> torch.Tensor:
-        return torch.tensor([wire.checksum(wire.array_bytes(self.layout.flatten(model)))])
+    def _checksum(self, model: Params, state: State) -> torch.Tensor:
+        checksum = 0
+        for vector in (self.layout.flatten(model), *self._entries(state)):
+            checksum = wire.checksum(wire.array_bytes(vector), checksum)
+        return torch.tensor([checksum])
+
+
+def _zeros(layout: Layout) -> torch.Tensor:
+    return torch.zeros(layout.size, dtype=layout.dtype)
 
 
 def _sends_all(exchange: "BoundExchange") -> bool:

@@ -100,6 +100,7 @@ class Replay(Steps):
     ) -> None:
         self.exchange, self.layout, self.summing, self.listing = exchange, layout, server, listing
         self.relaying = relaying
+        self.replayed = entries(exchange.server)
         self.limit = sum_limit(exchange.codec, layout)
         self.size = sums_of(exchange.codec).sum_size(layout)
 
@@ -108,6 +109,7 @@ class Replay(Steps):
         """Return the steps of an exchange. Refuse parts whose results clients cannot repeat bit for bit."""
         server, codec, outline = exchange.server, replay_of(exchange.codec), exchange.outline
         sections = [section.name for part in (server, exchange.solver) for section in part.sections]
+        sections = [name for name in sections if name not in entries(server)]
         lossy = (
             "send the compressed change of the model, Delta(codec) or --down delta:eden:2, or whole models, Dense() or "
             "--down dense"
@@ -120,12 +122,16 @@ class Replay(Steps):
             (not sections, f"Delta cannot repeat an aggregation with the sections {', '.join(sections)}: {lossy}"),
         )
         _, layout = codec.replayed({}, Layout.of(outline))
-        state = [name for name in server.init(outline) if name != "params"]
+        state = [name for name in server.init(outline) if name not in ("params", *entries(server))]
         require(
             (not state, f"Delta cannot repeat an aggregation with the state {', '.join(state)}: {lossy}"),
             (
                 bool(layout.shapes),
                 f"Delta needs a codec that compresses the uploads, got codec={exchange.codec}: {lossy}",
+            ),
+            (
+                len(layout.shapes) == len(outline) or not entries(server),
+                f"Delta cannot send new values of tensors with the state {', '.join(entries(server))}: {lossy}",
             ),
             *_torn(server, layout),
         )
@@ -169,25 +175,26 @@ class Replay(Steps):
             found.append(Note(notes.count, 0, {TOTAL: total[0].cpu(), WEIGHT: weight}).data())
         return min(found, key=len)
 
-    def take(self, held: Params, step: bytes, clock: Clock) -> Params:
+    def take(self, held: State, step: bytes, clock: Clock) -> State:
         """Return the covered tensors after the aggregation of a round."""
-        server, start = self.exchange.server, {name: held[name] for name, _ in self.layout.shapes}
-        notes, state = list(_notes(step, self.exchange.context.clients)), State(params=start)
+        params: Params = held["params"]
+        server, start, device = self.exchange.server, {n: params[n] for n, _ in self.layout.shapes}, tree.device(params)
+        notes, state = list(_notes(step, self.exchange.context.clients)), State({**held, "params": start})
         acc = server.begin(state, dict.fromkeys((note.client for note in notes if note.samples), GLOBAL))
         for note in notes:
-            arrays = moved(note.payload, tree.device(held))
+            arrays = moved(note.payload, device)
             if note.samples:
                 acc = server.fold(acc, self._arrival(clock.round, note.client, float(note.samples), arrays, start))
             elif self.relaying:
                 acc = self._relayed(acc, note, arrays, clock.round, start)
             elif self.summing:
                 total = sums.unpack(note.payload, self.size, self.limit * note.client)
-                whole = total.to(tree.device(held), self.layout.dtype)
+                whole = total.to(device, self.layout.dtype)
                 acc = self.summing.fold_sum(acc, self._arrival(clock.round, 0, 1.0, {}, start), whole, note.client)
             else:
                 raise PayloadError("a step holds a sum, and this method has none")
-        after: Params = server.finish(state, acc, clock._replace(client=-1))["params"]
-        return after
+        after = server.finish(state, acc, clock._replace(client=-1))
+        return {name: after[name] for name in ("params", *self.replayed)}
 
     def _relayed(self, acc: Any, note: Note, arrays: Payload, version: int, start: Params) -> Any:
         """Return the accumulator with the sum of a round's vectors."""
@@ -213,6 +220,11 @@ class Replay(Steps):
             return Part(), self.layout
         part, covered = self.exchange.part_of(clock, key), [name for name, _ in self.layout.shapes]
         return part, part.layout(self.exchange.outline).only(covered)
+
+
+def entries(server: BoundServer) -> tuple[str, ...]:
+    """Return the entries of a server's state that clients hold too, in addition to the model."""
+    return server.replayed_state if isinstance(server, ReplayableServer) else ()
 
 
 def _torn(server: BoundServer, layout: Layout) -> Iterator[tuple[bool, str]]:

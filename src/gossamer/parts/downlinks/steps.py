@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from gossamer.core.exchange import Arrival
-from gossamer.core.types import Clock, Layout, Params
+from gossamer.core.types import Clock, Layout, Params, State
 
 
 class Steps(ABC):
@@ -13,10 +13,12 @@ class Steps(ABC):
     Args:
         exact: whether clients then hold the server's model
         layout: the tensors that the steps cover
+        replayed: the entries of the server state, in addition to the model, that the steps cover
     """
 
     exact: ClassVar[bool]
     layout: Layout
+    replayed: tuple[str, ...] = ()
 
     def begin(self) -> Any:
         """Return the notes of a round before its first arrival."""
@@ -38,8 +40,9 @@ class Steps(ABC):
         """
 
     @abstractmethod
-    def take(self, held: Params, step: bytes, clock: Clock) -> Params:
+    def take(self, held: State, step: bytes, clock: Clock) -> State:
         """Return the covered tensors after a step from version ``clock.round``. Called on both sides.
 
-        Raises ``PayloadError`` for bytes that ``make`` cannot have produced.
+        ``held`` has those of the model as ``params``, and the entries of ``replayed``; so has the result. Raises
+        ``PayloadError`` for bytes that ``make`` cannot have produced.
         """

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
+    from gossamer.parts.servers.hiso import Hiso as Hiso
     from gossamer.parts.servers.mean import Mean as Mean
     from gossamer.parts.servers.mean import Sum as Sum
     from gossamer.parts.servers.mean import Weighting as Weighting

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
     from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
+    from gossamer.parts.solvers.scaled_zeroth_order import ScaledZerothOrder as ScaledZerothOrder
     from gossamer.parts.solvers.schedules import LR_SCHEDULES as LR_SCHEDULES
     from gossamer.parts.solvers.schedules import Constant as Constant
     from gossamer.parts.solvers.schedules import Cosine as Cosine

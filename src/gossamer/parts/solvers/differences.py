@@ -28,10 +28,13 @@ class Along:
         kind: the distribution of their entries
         layers: the number of each trained tensor
         key: the key, as a tensor
+        divisors: what the entries are divided by; none means 1
     """
 
-    def __init__(self, kind: DirectionKind, layers: Mapping[str, int], key: Tensor) -> None:
-        self.kind, self.layers, self.key = kind, layers, key
+    def __init__(
+        self, kind: DirectionKind, layers: Mapping[str, int], key: Tensor, divisors: Params | None = None
+    ) -> None:
+        self.kind, self.layers, self.key, self.divisors = kind, layers, key, divisors
         self._kept: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
         self._room = KEPT
 
@@ -54,7 +57,7 @@ class Along:
         return (ahead - loss(params, partial(self._shifted, number, -mu))) / (2 * mu)
 
     def _shifted(self, number: Tensor, by: float, name: str, tensor: Tensor) -> Tensor:
-        return tensor + self.entries(number, name, tensor) * by
+        return tensor + self._divided(name, self.entries(number, name, tensor) * by)
 
     def step(self, params: Params, numbers: list[Tensor], coefficients: Tensor, in_place: bool) -> Params:
         """Return tensors to which the directions are added, each times its coefficient, in their order."""
@@ -66,7 +69,11 @@ class Along:
         total = torch.zeros_like(tensor)
         for number, coefficient in terms:
             total = total + self.entries(number, name, tensor) * coefficient
+        total = self._divided(name, total)
         return tensor.add_(total) if in_place else tensor + total
+
+    def _divided(self, name: str, total: Tensor) -> Tensor:
+        return total if self.divisors is None else total / self.divisors[name]
 
 
 def clipped(quotient: Tensor, clip: float | None) -> Tensor:

@@ -140,10 +140,14 @@ class BoundZerothOrder(ZerothOrder):
         """Return the received model, as a copy if steps move it."""
         return {"params": tree.clone(start) if self.moves else start, "scalars": self._zeros(start)}
 
+    def along(self, carry: State, keys: StepKeys) -> Along:
+        """Return the directions of a step."""
+        return Along(self.directions, self.layers, keys.common)
+
     def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
         """Take one step along the directions of the step."""
         params, before, first = carry["params"], carry["scalars"], keys.step * self.perturbations
-        along = Along(self.directions, self.layers, keys.common)
+        along = self.along(carry, keys)
         centre = None if self.difference == "central" else loss(params)
         numbers = [first + p for p in range(self.perturbations)]
         found = [clipped(along.quotient(loss, params, number, self.mu, centre), self.clip) for number in numbers]
