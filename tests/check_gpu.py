@@ -153,6 +153,8 @@ DELTAS: dict[str, Method] = {
         down=Delta(sums_only=True),
     ),
     "sampled masks": METHODS["klms"](steps=3).with_parts(down=Delta()),
+    "scalars": METHODS["decomfl"](steps=2, perturbations=3),
+    "scaled scalars": METHODS["hiso"](steps=2, perturbations=3),
     "stacks": METHODS["flora"](steps=3, rank=4, capacities=(1.0, 0.5)),
     "compressed": THREE_STEPS.with_parts(down=Delta(OnWeights(Eden(2)))),
     "compressed, float16": THREE_STEPS.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
@@ -202,7 +204,7 @@ class Elsewhere(Simulation):
 
     def __init__(self, method: Method, task: Task, options: Options, device: str) -> None:
         super().__init__(method, task, options)
-        self.other = method.bind(Objective(task, device, self.key)).training
+        self.other = method.bind(Objective(task.adapted(method.adapter), device, self.key)).training
         self.devices: dict[int, State] = {}
 
     def client_tasks(self, stage: Stage, *rest: Any) -> Iterator[ClientTask]:

@@ -26,7 +26,7 @@ from gossamer import (
 )
 from gossamer.core.codec import Codec
 from gossamer.fleet.capacity import Capacities
-from reproduce.finetune.settings import BATCH, EPOCHS, MANY_ROUNDS, PER_ROUND, ROUNDS
+from reproduce.finetune.settings import ALL_CLIENTS, BATCH, EPOCHS, MANY_ROUNDS, PER_ROUND, ROUNDS
 
 Candidate = Mapping[str, Any]
 
