@@ -154,6 +154,9 @@ DELTAS: dict[str, Method] = {
     ),
     "sampled masks": METHODS["klms"](steps=3).with_parts(down=Delta()),
     "stacks": METHODS["flora"](steps=3, rank=4, capacities=(1.0, 0.5)),
+    "scalars": METHODS["decomfl"](steps=3, perturbations=4),
+    "curvature": METHODS["hiso"](steps=3, perturbations=4, smoothing=0.3),
+    "curvature, gauss": METHODS["hiso"](steps=1, perturbations=4, smoothing=0.3, directions="gauss"),
     "compressed": THREE_STEPS.with_parts(down=Delta(OnWeights(Eden(2)))),
     "compressed, float16": THREE_STEPS.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
 }
@@ -202,7 +205,7 @@ class Elsewhere(Simulation):
 
     def __init__(self, method: Method, task: Task, options: Options, device: str) -> None:
         super().__init__(method, task, options)
-        self.other = method.bind(Objective(task, device, self.key)).training
+        self.other = method.bind(Objective(task.adapted(method.adapter), device, self.key)).training
         self.devices: dict[int, State] = {}
 
     def client_tasks(self, stage: Stage, *rest: Any) -> Iterator[ClientTask]:
