@@ -156,6 +156,9 @@ DELTAS: dict[str, Method] = {
     "scalars": METHODS["decomfl"](steps=2, perturbations=3),
     "scaled scalars": METHODS["hiso"](steps=2, perturbations=3),
     "stacks": METHODS["flora"](steps=3, rank=4, capacities=(1.0, 0.5)),
+    "scalars": METHODS["decomfl"](steps=3, perturbations=4),
+    "curvature": METHODS["hiso"](steps=3, perturbations=4, smoothing=0.3),
+    "curvature, gauss": METHODS["hiso"](steps=1, perturbations=4, smoothing=0.3, directions="gauss"),
     "compressed": THREE_STEPS.with_parts(down=Delta(OnWeights(Eden(2)))),
     "compressed, float16": THREE_STEPS.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
 }

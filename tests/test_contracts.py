@@ -71,6 +71,7 @@ from gossamer.parts.servers import (
     Clip,
     GeometricMedian,
     GradientSimilarity,
+    Hiso,
     Krum,
     MajorityAverage,
     MaskAverage,
@@ -96,11 +97,13 @@ from gossamer.parts.solvers import (
     SGD,
     Adam,
     Ditto,
+    ForwardSolver,
     GradientProbe,
     KSeed,
     PerFedAvg,
     PFedMe,
     PruningSGD,
+    ScaledZerothOrder,
     SnapshotSGD,
     Solver,
     SparseSGD,
@@ -200,6 +203,7 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (ZerothOrder(), Mean()),
     (ZerothOrder(steps=2, difference="forward", directions="gauss", clip=0.1), Mean()),
     (KSeed(candidates=5), Mean()),
+    (ScaledZerothOrder(steps=2), Hiso()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
     (SparseSGD(), MajorityAverage()),
@@ -229,6 +233,7 @@ SERVERS: list[tuple[Server, Solver]] = [
     (PrunedAverage(), SparseSGD(local=False)),
     (SumThenDecode(), SGD()),
     (SeedSums(), KSeed(candidates=5)),
+    (Hiso(smoothing=0.5), ScaledZerothOrder()),
     (GradientSimilarity(), GradientProbe()),
     (GradientSimilarity(lr=0.0, once=0), GradientProbe()),
     (GradientSimilarity(keep=2, sketch=8), GradientProbe()),
@@ -319,13 +324,13 @@ def test_views(view: View) -> None:
 
 @pytest.mark.parametrize(("solver", "server"), SOLVERS, ids=repr)
 def test_solvers(solver: Solver, server: Server) -> None:
-    check_solver(solver, server)
+    check_solver(solver, server, Seeds(solver.span.size) if isinstance(solver, ScaledZerothOrder) else None)
 
 
 @pytest.mark.parametrize(("server", "solver"), SERVERS, ids=repr)
 def test_servers(server: Server, solver: Solver) -> None:
     paired = next((codec for codec, paired in PAIRED.items() if paired == server), None)
-    codec = Seeds(solver.candidates) if isinstance(solver, KSeed) else paired
+    codec = Seeds(solver.span.size) if isinstance(solver, ForwardSolver) else paired
     check_server(server, solver, codec, ADAPTED if isinstance(server, AdapterMean | Stacking) else None)
 
 

@@ -458,15 +458,16 @@ def _flat(params: Params) -> Payload:
     return {name: tensor.reshape(-1) for name, tensor in params.items()}
 
 
-def check_solver(solver: Solver, server: Server | None = None) -> None:
+def check_solver(solver: Solver, server: Server | None = None, codec: Codec | None = None) -> None:
     """Check that a solver plans valid batches, steps deterministically, and writes its declared state and sections.
 
     Args:
         solver: the solver to check
         server: the server to pair it with, if the solver reads sections of a specific server
+        codec: the codec to pair it with, if the server needs a specific codec
     """
     check_value(solver)
-    found = bound(compose(Full(), solver, server=server).training)
+    found = bound(compose(Full(), solver, codec, server).training)
     solver = found.solver
     for samples in (1, 2, 17, 64):
         with _named(solver, "plan"):
@@ -632,10 +633,13 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
     def add(acc: Tensor, weight: float) -> None:
         acc.add_(vector * weight)
 
+    def from_sum(mean: Tensor) -> Tensor:
+        return found.sums.from_sum(mean, layout, KEY) if found.carried else mean
+
     coded = vector.new_ones(found.sums.sum_size(layout)) if found.carried else vector
     owner = found.home(client).owner
     whole = (client, Part(), layout, 10.0, add, sections, params, owner)
-    return Arrival(*whole, batches=3.0, to_sum=lambda: coded, from_sum=lambda mean: mean)
+    return Arrival(*whole, batches=3.0, to_sum=lambda: coded, from_sum=from_sum)
 
 
 def check_sampler(sampler: Sampler) -> None:

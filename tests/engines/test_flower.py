@@ -97,6 +97,7 @@ REMEMBERING = {
     ).with_parts(down=Delta(sums_only=True)),
     "adapter": METHODS["fedmrn"](steps=2).with_parts(adapter=LoRA(2), down=Delta(shared_start=True)),
     "sampled masks": METHODS["klms"](steps=2).with_parts(down=Delta()),
+    "curvature": METHODS["hiso"](steps=2, perturbations=3, smoothing=0.3, batch=8),
     "compressed delta": OWING.with_parts(down=Delta(OnWeights(Eden(2)), Dense("float16"))),
 }
 

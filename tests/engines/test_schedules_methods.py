@@ -40,7 +40,7 @@ PRIVATE = "guarantees privacy for one update per client and round"
 REFUSED = {
     **dict.fromkeys(("local", "fedpm", "klms", "fedsparsify", "fedavg-pruned"), NO_CHANGES),
     **dict.fromkeys(("perm", "perm-two-stage"), EXCHANGES),
-    **dict.fromkeys(("onebit-cs", "onebit-cs-paper", "decomfl", "fedkseed"), COMMON_KEY),
+    **dict.fromkeys(("onebit-cs", "onebit-cs-paper", "decomfl", "fedkseed", "hiso"), COMMON_KEY),
     **dict.fromkeys(("dp-fedavg", "dp-ftrl"), PRIVATE),
     "flora": DOWNLINK,
 }

@@ -29,6 +29,8 @@ METHODS: dict[str, Method] = {
     "scores": methods.fedpm(steps=3).with_parts(down=Delta()),
     "EDEN": PLAIN.with_parts(codec=OnWeights(Eden(1))),
     "one-bit": PLAIN.with_parts(codec=OnWeights(OneBit()), server=SumThenDecode()),
+    "scalars": methods.decomfl(steps=2, perturbations=3),
+    "curvature": methods.hiso(steps=2, perturbations=3, smoothing=0.3),
     "stacks": methods.flora(steps=3, rank=4, capacities=(1.0, 0.5)),
     "compressed": PLAIN.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 from gossamer import Method, Options, Task
 from gossamer.core import tree
+from gossamer.core.exchange import GLOBAL, Sections
 from gossamer.core.types import Params, State
 from gossamer.engines.run import Stage
 from gossamer.engines.simulation import Simulation
@@ -20,6 +21,7 @@ class Watched(Simulation):
         super().__init__(method, task, options)
         self.devices: dict[int, State] = {}
         self.starts: list[tuple[Params, Params]] = []
+        self.sections: list[tuple[Sections, Sections]] = []
 
     def client_tasks(self, stage: Stage, *rest: Any) -> Iterator[Any]:
         for client_task in super().client_tasks(stage, *rest):
@@ -29,6 +31,7 @@ class Watched(Simulation):
             self.devices[client] = {"held": job.state["held"]}
             (model,) = stage.exchange.down.models(self.server, (self.server["params"],))
             self.starts.append((job.models[0], model))
+            self.sections.append((job.sections, stage.exchange.server.download(self.server, GLOBAL).sections))
             yield client_task
 
 
@@ -41,7 +44,7 @@ def watched(method: Method, task: Task = TASK, cut: int | None = None, **options
             before, run = run, Watched(method, task, asked)
             run.recall(tree.unflatten(tree.clone(tree.flatten(before.checkpoint()))))
             run.metrics, run.clients = before.metrics, before.clients
-            run.devices, run.starts = before.devices, before.starts
+            run.devices, run.starts, run.sections = before.devices, before.starts, before.sections
         run.round(number, None)
     run.close()
     return run

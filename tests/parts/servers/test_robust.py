@@ -436,7 +436,7 @@ def test_which_methods_take_a_rule() -> None:
     assert refused.keys() == {
         *("scaffold", "fednova", "feddyn", "ifca", "ef21", "perm", "perm-two-stage", "fedpm", "klms"),
         *("fedsparsify", "fedavg-pruned", "onebit-cs", "onebit-cs-paper", "dp-fedavg", "dp-ftrl"),
-        *("decomfl", "fedkseed", "flora"),
+        *("decomfl", "fedkseed", "hiso", "flora"),
     }
     assert "and Scaffold uses the updates in another way" in refused["scaffold"]
 
