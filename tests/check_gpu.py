@@ -153,8 +153,6 @@ DELTAS: dict[str, Method] = {
         down=Delta(sums_only=True),
     ),
     "sampled masks": METHODS["klms"](steps=3).with_parts(down=Delta()),
-    "scalars": METHODS["decomfl"](steps=2, perturbations=3),
-    "scaled scalars": METHODS["hiso"](steps=2, perturbations=3),
     "stacks": METHODS["flora"](steps=3, rank=4, capacities=(1.0, 0.5)),
     "scalars": METHODS["decomfl"](steps=3, perturbations=4),
     "curvature": METHODS["hiso"](steps=3, perturbations=4, smoothing=0.3),

@@ -13,7 +13,7 @@ from reproduce.finetune.settings import SEEDS, STUDY
 HEADS = (
     "method",
     "trained",
-    "parameters sent",
+    "parameters",
     "perplexity",
     "accuracy, %",
     "kB up",

@@ -14,14 +14,14 @@ from gossamer.core.types import Params, State
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     """Return ``a + b`` for the names of ``b``. Tensors that only ``a`` has stay unchanged."""
     both = {name: tensor for name, tensor in a.items() if name in b}
-    if not _fused(both):
+    if not _fused(both, b):
         return {name: tensor + b[name] if name in b else tensor for name, tensor in a.items()}
     return {**a, **dict(zip(both, torch._foreach_add(list(both.values()), [b[name] for name in both]), strict=True))}
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     """Return ``a - b`` for the names of ``b``."""
-    if not _fused(b):
+    if not _fused(b, a):
         return {name: a[name] - tensor for name, tensor in b.items()}
     return dict(zip(b, torch._foreach_sub([a[name] for name in b], list(b.values())), strict=True))
 
@@ -39,7 +39,7 @@ def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
 
 def shift(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float | Tensor) -> Params:
     """Return ``a + by * b`` for the names of ``a``."""
-    if not _fused(a):
+    if not _fused(a, b, by):
         return {name: tensor + by * b[name] for name, tensor in a.items()}
     moved = torch._foreach_mul([b[name] for name in a], by)
     torch._foreach_add_(moved, list(a.values()))
@@ -48,7 +48,7 @@ def shift(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float | Tensor) 
 
 def shift_(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float) -> None:
     """Add ``by * b`` to ``a`` in place, for the names of ``a``."""
-    if _fused(a):
+    if _fused(a, b):
         torch._foreach_add_(list(a.values()), [b[name] for name in a], alpha=by)
         return
     for name, tensor in a.items():
@@ -57,7 +57,7 @@ def shift_(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float) -> None:
 
 def scale(a: Mapping[str, Tensor], by: Tensor) -> Params:
     """Return ``a * by`` for a scalar tensor ``by``."""
-    if not _fused(a):
+    if not _fused(a, by):
         return {name: tensor * by for name, tensor in a.items()}
     return dict(zip(a, torch._foreach_mul(list(a.values()), by), strict=True))
 
@@ -65,7 +65,7 @@ def scale(a: Mapping[str, Tensor], by: Tensor) -> Params:
 def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     """Return the elementwise product for the names that both have. Tensors that only ``a`` has stay unchanged."""
     both = {name: tensor for name, tensor in a.items() if name in b}
-    if not _fused(both):
+    if not _fused(both, b):
         return {**a, **{name: tensor * b[name] for name, tensor in both.items()}}
     return {**a, **dict(zip(both, torch._foreach_mul(list(both.values()), [b[name] for name in both]), strict=True))}
 
@@ -84,14 +84,20 @@ def finite(a: Mapping[str, Tensor]) -> bool:
     return all(torch.stack([torch.isfinite(tensor).all() for tensor in a.values()]).tolist()) if a else True
 
 
-def _fused(a: Mapping[str, Tensor]) -> bool:
+def _fused(a: Mapping[str, Tensor], *others: Mapping[str, Tensor] | Tensor | float) -> bool:
     """Return whether to use one kernel for all tensors: on a GPU, where launching a kernel per tensor is slow.
 
-    Compiled functions and functions under ``torch.func`` transforms do not need it.
+    Compiled functions and functions under ``torch.func`` transforms do not need it. There, some operands may be
+    wrapped, and others not.
     """
-    if torch.compiler.is_compiling() or not all(tensor.is_cuda for tensor in a.values()):
+    if torch.compiler.is_compiling() or not a or not all(tensor.is_cuda for tensor in a.values()):
         return False
-    return bool(a) and not any(is_functorch_wrapped_tensor(tensor) for tensor in a.values())
+    return not any(map(_wrapped, (a, *others)))
+
+
+def _wrapped(operand: Mapping[str, Tensor] | Tensor | float) -> bool:
+    tensors = operand.values() if isinstance(operand, Mapping) else [operand]
+    return any(is_functorch_wrapped_tensor(each) for each in tensors if isinstance(each, Tensor))
 
 
 def move(nest: Mapping[str, Any], device: str | torch.device) -> State:
