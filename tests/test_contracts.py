@@ -154,7 +154,7 @@ ALL_CODECS: list[Codec] = [
     Eden(2, coded=True),
     KLMS(),
     Seeds(),
-    Seeds(40, "gauss", "bfloat16"),
+    Seeds(4, "gauss", "bfloat16"),
     MaskedNoise(alpha=0.01),
     DenseMaskedNoise(MaskedNoise(alpha=0.01)),
     CommonMaskedNoise(noise="bernoulli"),

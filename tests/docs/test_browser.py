@@ -17,7 +17,10 @@ from gossamer.cli import main
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((found for found in map(shutil.which, NAMES) if found), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=f"no browser on the path: none of {', '.join(NAMES)} is there")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason=f"no browser on the path: none of {', '.join(NAMES)} is there"),
+]
 
 FLAGS = (
     "--headless=new",

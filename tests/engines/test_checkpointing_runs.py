@@ -45,7 +45,9 @@ def equal(one: Result, other: Result) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "fedavg" else pytest.mark.slow) for name in METHODS]
+)
 def test_models_are_the_same(name: str) -> None:
     plain, found = run(name), run(name, checkpointing=True)
     assert equal(plain, found)
@@ -65,6 +67,7 @@ def test_other_executors_are_refused(executor: str, tmp_path: Path) -> None:
             EXECUTORS[executor](client)
 
 
+@pytest.mark.slow
 def test_auto_leaves_out_what_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossamer.engines.executors.auto.SHORT", 0.0)
     monkeypatch.setattr("gossamer.engines.executors.auto.LONG", 0.0)
@@ -83,6 +86,7 @@ def test_mistakes_are_found_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_is_recorded() -> None:
     plain, other = run(), run(checkpointing=True)
     assert "checkpointing" not in plain.about["options"]  # as in folders of earlier releases
@@ -105,6 +109,7 @@ def test_a_run_is_resumed_with_checkpointing(tmp_path: Path) -> None:
     assert equal(simulate(METHODS["fedavg"], TASK, checkpointing=True, **again), whole)
 
 
+@pytest.mark.slow
 def test_actors_of_a_cluster_use_it() -> None:
     client = Simulation(METHODS["fedavg"], TASK, Options(checkpointing=True, precision="bf16")).client
     built: Client = Blueprint.of(client).client(None)

@@ -14,7 +14,7 @@ from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign, settable
 from gossamer.core.adapter import Adapter
-from gossamer.core.codec import Codec
+from gossamer.core.codec import CarryCodec, Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
@@ -179,6 +179,8 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
         mistakes.note(f"{' and '.join(map(_word, silent))}: {request.method} sends nothing")
     if found.get("codec") and method.parametrization != Weights():
         mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
+    if found.get("codec") and isinstance(method.codec, CarryCodec):
+        mistakes.note(f"--codec: {request.method} sends scalars of its solver, which have their own codec")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can encode a small update, not a model")
     rule, down = found.get("server"), found.get("down")

@@ -282,6 +282,7 @@ def test_parts_that_do_not_fit_are_refused(method: Any, text: str) -> None:
         simulate(method(), tiny_task(), rounds=1)
 
 
+@pytest.mark.slow
 def test_compressed_deltas_send_the_curvature() -> None:
     method = hiso(**FEW).with_parts(down=Delta(OnWeights(Eden(2))))
     records = simulate(method, wide_task(), rounds=3).metrics

@@ -156,6 +156,7 @@ def watched_dense(method: Method, **options: Any) -> Simulation:
     return run
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(
     st.integers(1, 3),

@@ -8,8 +8,8 @@ local steps k = 1 to K and perturbations p = 1 to P along directions z(k, p), pr
     w   <- w - lr sum_k g(k)
     H   <- (1 - smoothing) H + smoothing (g(K)^2 + eps)
 
-    paper    directions z / sqrt(H), forward differences, the moving average of squares, with nu in place of
-             ``smoothing``, and eps, which keeps H positive. H does not change within a round
+    paper    as summaries of it describe it: directions z / sqrt(H), forward differences, the moving average of
+             squares, with nu in place of ``smoothing``, and eps, which keeps H positive
     code     of the authors, https://github.com/ZidongLiu/DeComFL: H is updated once per round, from the last local
              step, with nu = 0.05 (defaults at commit bee0318; at commit 11270b5, from every local step, nu = 1e-6)
     here     eps is added to the squares by entry, and is 1e-8. Squares have an upper bound, so that H stays finite.
