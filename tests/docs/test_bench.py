@@ -70,7 +70,12 @@ def test_unknown_systems_of_the_comparison_are_refused_by_name(script: Script) -
         ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary(coded=True)"),
         ("codec_speed", ("--size", "500", "--repeats", "1", "--only", "eden:4,coded=true"), "Eden(bits=4, coded=True)"),
         ("downlink", ("--rounds", "2", "--clients", "10", "--steps", "1", "--links", "delta"), "| 10 of 10 | delta |"),
-        ("export", ("--networks", "mlp", "--densities", "0.5", "--side", "8", "--repeats", "1"), "| `mlp` | 0.5 |"),
+        pytest.param(
+            "export",
+            ("--networks", "mlp", "--densities", "0.5", "--side", "8", "--repeats", "1"),
+            "| `mlp` | 0.5 |",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "memory",
             ("--layers", "2", "--width", "8", "--heads", "2", "--length", "4", "--only", "LoRA, sgd"),

@@ -254,6 +254,7 @@ def test_with_the_default_server_of_deployments_one_node_of_20_is_named_and_does
         assert record.get("excluded", [HOSTILE]) == [HOSTILE]
 
 
+@pytest.mark.slow
 def test_a_node_that_is_named_in_three_rounds_is_excluded(tmp_path: Path) -> None:
     run = attacked(multiplied(100), tmp_path, PROTECTED, rounds=5)
     assert ["excluded" in record for record in run.metrics] == [False] * 3 + [True] * 2

@@ -46,6 +46,7 @@ def apart(one: Result, other: Result) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(models(one), models(other), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_executors_agree(name: str) -> None:
     exact, wanted = run(name), run(name, precision="bf16")
@@ -102,6 +103,7 @@ def test_a_convolution_with_group_norm() -> None:
     assert apart(one, other) < 0.05
 
 
+@pytest.mark.slow
 def test_auto_measures_in_the_precision_and_says_so() -> None:
     result = run("fedavg", precision="bf16", executor="auto")
     assert result.about["options"]["precision"] == "bf16"

@@ -298,6 +298,7 @@ def small(model: Callable[[], nn.Module], samples: int = 12) -> Task:
     return Task.of(model, (x, y), (x, y), clients=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n in ("multinomial", "numpy") else pytest.param(n, marks=pytest.mark.slow) for n in OTHERS]
 )

@@ -35,6 +35,7 @@ def layout_of(x: Tensor) -> Layout:
 # The codec.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "codec",
     [

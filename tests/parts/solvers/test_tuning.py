@@ -378,6 +378,7 @@ def test_a_tuned_model_is_exported(tmp_path: Path) -> None:
 # Every way to run them.
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 @pytest.mark.parametrize("executor", ["side-by-side", "stacked", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("solver", [replace(AHEAD["everything"], batch=4), replace(NEAR["everything"], batch=4)])

@@ -115,6 +115,7 @@ def test_deployed_it_is_the_same(name: str, tmp_path: Path) -> None:
     agree(deployed, simulated(method, on, rounds=3), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["side-by-side", "stacked"])
 def test_executors_agree(executor: str) -> None:
     one, other = ran(METHODS["own"], 3), ran(METHODS["own"], 3, executor=executor)

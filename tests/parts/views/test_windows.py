@@ -281,6 +281,7 @@ def test_useful_operations_are_those_of_held_weights() -> None:
 # Every way to run it.
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 @pytest.mark.parametrize("executor", ["side-by-side", "stacked", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_executors_agree(executor: str) -> None:
