@@ -31,7 +31,7 @@ from gossamer import (
     simulate,
 )
 from gossamer.tasks.data.locate import folder
-from gossamer.tasks.data.text import ALPHABET, encode, read_texts
+from gossamer.tasks.data.text import ALPHABET, read_texts, sequences
 from gossamer.tasks.nets import build
 
 LENGTH, CLIENTS, PER_ROUND = 64, 10, 5
@@ -47,10 +47,8 @@ def texts() -> dict[str, str]:
 
 def samples(text: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return sequences and the characters that follow: four fifths of a text to train on, the end to test."""
-    codes = torch.from_numpy(encode(text))
-    rows = (len(codes) - 1) // LENGTH
-    x, y = (codes[at:][: rows * LENGTH].view(rows, LENGTH) for at in (0, 1))
-    cut = rows * 4 // 5
+    x, y = map(torch.from_numpy, sequences(text, LENGTH))
+    cut = len(x) * 4 // 5
     return [(x[:cut], y[:cut]), (x[cut:], y[cut:])]
 
 

@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from gossamer import Adam, Dense, Full, Mean, Method, Task, compose, simulate
 from gossamer.tasks.data.locate import folder
-from gossamer.tasks.data.text import ALPHABET, encode, read_texts
+from gossamer.tasks.data.text import ALPHABET, read_texts, sequences
 
 CHAPTERS = ("assignment", "comparisons", "debugger", "formatstrings", "string-methods", "types")
 LENGTH = 64
@@ -34,10 +34,8 @@ def texts() -> dict[str, str]:
 
 def samples(text: str) -> list[tuple[Tensor, Tensor]]:
     """Return sequences and the characters that follow: four fifths of a text to train on, the end to test."""
-    codes = torch.from_numpy(encode(text))
-    rows = (len(codes) - 1) // LENGTH
-    x, y = (codes[at:][: rows * LENGTH].view(rows, LENGTH) for at in (0, 1))
-    cut = rows * 4 // 5
+    x, y = map(torch.from_numpy, sequences(text, LENGTH))
+    cut = len(x) * 4 // 5
     return [(x[:cut], y[:cut]), (x[cut:], y[cut:])]
 
 

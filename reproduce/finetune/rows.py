@@ -31,6 +31,8 @@ from reproduce.finetune.settings import ALL_CLIENTS, BATCH, EPOCHS, MANY_ROUNDS,
 Candidate = Mapping[str, Any]
 
 RANK = 8
+LITTLE = LoRA(1, 2.0)
+"""A small adapter, for updates of one bit per parameter."""
 CAPACITIES: Capacities = (1.0, 0.5, 0.25, 0.125)
 """Fractions of the rank: clients have rank 8, 4, 2 and 1 in turn."""
 
@@ -73,15 +75,10 @@ def alone(lr: float, adapter: LoRA | None = None) -> Method:
     return compose(Full(), adam(lr), send="nothing", adapter=adapter)
 
 
-def small(rank: int) -> LoRA:
-    """Return a small adapter, for updates of one bit per parameter."""
-    return LoRA(rank, 2.0 * rank)
-
-
-def one_bit(codec: Codec, lr: float, rank: int = 1) -> Method:
+def one_bit(codec: Codec, lr: float) -> Method:
     """Return a small adapter with one bit per parameter on both links; no client receives the whole adapter."""
     down = Delta(OnWeights(Drive()), shared_start=True)
-    return compose(Full(), adam(lr), OnWeights(codec), Mean(), down=down, adapter=small(rank))
+    return compose(Full(), adam(lr), OnWeights(codec), Mean(), down=down, adapter=LITTLE)
 
 
 def masks(lr: float, alpha: float) -> Method:
@@ -125,7 +122,7 @@ ROWS: dict[str, Row] = {
     "full": Row("FedAvg", ALL, dense, rates(3e-4, 1e-3)),
     "lora": Row("FedAvg", ADAPTERS, lambda lr: dense(lr, LARGE), rates(1e-3, 3e-3)),
     "ffa": Row("FFA-LoRA", f"{ADAPTERS}, B alone", lambda lr: dense(lr, FROZEN), rates(3e-3, 1e-2)),
-    "small": Row("FedAvg", SMALL, lambda lr: dense(lr, small(1)), rates(3e-3, 1e-2)),
+    "small": Row("FedAvg", SMALL, lambda lr: dense(lr, LITTLE), rates(3e-3, 1e-2)),
     "truncated": Row("truncated ranks", RANKS, lambda lr: ranks(lora_truncated, lr), rates(1e-3, 3e-3)),
     "flora": Row("FLoRA, stacked ranks", RANKS, lambda lr: ranks(flora, lr), rates(1e-3, 3e-3)),
     "masks": Row("FedMRN, one bit", SMALL, masks, rates(3e-3, alpha=3e-3) + rates(3e-3, alpha=1e-2)),

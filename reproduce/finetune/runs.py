@@ -1,6 +1,5 @@
 """Run the rows of the study: trials on held-out sequences, and measured runs over seeds. Finished runs are stored."""
 
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -73,7 +72,7 @@ def chosen(row: str) -> Candidate:
 
 
 def trial(row: str, number: int, data_dir: Path) -> str:
-    """Run and store a candidate; a candidate that diverges has an infinite perplexity."""
+    """Run and store a candidate on held-out sequences."""
     given = ROWS[row].candidates[number]
     result, _ = ran(row, given, TRIAL_SEED, data_dir, validate=HELD_OUT)
     last = result.metrics[-1]
@@ -103,10 +102,8 @@ def ran(row: str, given: Candidate, seed: int, data_dir: Path, **options: Any) -
         **options,
     }
     asked |= {"executor": ROWS[row].executor if here == "cuda" else "auto", "init": PRETRAINED}
-    begin = time.perf_counter()
     result = simulate(ROWS[row].make(**given), task(data_dir), **asked)
-    spent = sum(map(seconds, result.metrics)) or time.perf_counter() - begin
-    return result, spent
+    return result, sum(map(seconds, result.metrics))
 
 
 def figures(result: Result) -> Facts:

@@ -7,11 +7,11 @@ The server of ``lora`` averages A and B separately, as FedIT does. The product o
 products, so an aggregate differs from the mean of what clients computed. ``ffa_lora`` freezes A, so it does not.
 """
 
-from typing import Unpack
+from typing import Annotated, TypedDict, Unpack
 
 from gossamer.core.method import Method
 from gossamer.methods.composition import compose
-from gossamer.methods.recipes import Averaging, Training, pick, recipe
+from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.parts.adapters.lora import LoRA
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.adapter_mean import AdapterMean
@@ -21,27 +21,35 @@ from gossamer.parts.views.full import Full
 __all__ = ["ffa_lora", "lora"]
 
 
+class Matrices(TypedDict, total=False):
+    """The matrices of an adapter: fields of ``LoRA``."""
+
+    rank: Annotated[int, Default(8)]
+    alpha: Annotated[float | None, Default(None)]
+    targets: Annotated[tuple[str, ...], Default(("*",))]
+
+
+class Adapted(Averaging, Matrices, total=False):
+    """Local training, aggregation weights, and the adapter."""
+
+
 @recipe(lr=0.003)
-def lora(
-    *, rank: int = 8, alpha: float | None = None, targets: tuple[str, ...] = ("*",), **fields: Unpack[Averaging]
-) -> Method:
+def lora(**fields: Unpack[Adapted]) -> Method:
     """FedAvg of LoRA's small matrices, trained by Adam beside a frozen network.
 
     Zhang et al., Towards Building the Federated GPT: Federated Instruction Tuning, ICASSP 2024,
     https://arxiv.org/abs/2305.05644, with LoRA of https://arxiv.org/abs/2106.09685
     """
-    return _adapted(LoRA(rank, alpha, targets), fields)
+    return _adapted(LoRA(**pick(Matrices, fields)), fields)
 
 
 @recipe(lr=0.006)
-def ffa_lora(
-    *, rank: int = 8, alpha: float | None = None, targets: tuple[str, ...] = ("*",), **fields: Unpack[Averaging]
-) -> Method:
+def ffa_lora(**fields: Unpack[Adapted]) -> Method:
     """LoRA with one of the two matrices frozen: half the parameters, and a mean of updates that is exact.
 
     Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, https://arxiv.org/abs/2403.12313
     """
-    return _adapted(LoRA(rank, alpha, targets, train="B"), fields)
+    return _adapted(LoRA(**pick(Matrices, fields), train="B"), fields)
 
 
 def _adapted(adapter: LoRA, fields: Averaging) -> Method:

@@ -5,6 +5,7 @@ from typing import Annotated, TypedDict, Unpack
 from gossamer.core.method import Method
 from gossamer.fleet.capacity import SHARES, Capacities
 from gossamer.fleet.fleet import Fleet
+from gossamer.methods.adapters import Matrices
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.methods.submodels import Over
@@ -28,7 +29,7 @@ class Ranks(TypedDict, total=False):
     fleet: Annotated[Fleet | None, Default(None)]
 
 
-class LowRank(Averaging, Ranks, total=False):
+class LowRank(Averaging, Ranks, Matrices, total=False):
     """Local training, aggregation weights, the largest adapter, and the ranks of the clients.
 
     Args:
@@ -37,10 +38,6 @@ class LowRank(Averaging, Ranks, total=False):
         targets: names of the layers to adapt; * matches any text
         capacities: fraction of the rank, or memory, per client; client c takes value c modulo n
     """
-
-    rank: Annotated[int, Default(8)]
-    alpha: Annotated[float | None, Default(None)]
-    targets: Annotated[tuple[str, ...], Default(("*",))]
 
 
 @recipe(lr=0.003)
@@ -56,7 +53,7 @@ def lora_truncated(*, over: Over = "holders", **fields: Unpack[LowRank]) -> Meth
         over: average each rank over all clients of the cohort, or over its holders (cohort, holders)
     """
     view, server = RankSlice(**pick(Ranks, fields)), AdapterMean(fields["weights"], over)
-    return compose(view, Adam(**pick(Training, fields)), server=server, adapter=_adapter(fields))
+    return compose(view, Adam(**pick(Training, fields)), server=server, adapter=LoRA(**pick(Matrices, fields)))
 
 
 @recipe(lr=0.003)
@@ -72,9 +69,5 @@ def flora(**fields: Unpack[LowRank]) -> Method:
         OnWeights(Dense(), min_dim=0),
         Stacking(fields["weights"]),
         down=Delta(shared_start=True),
-        adapter=_adapter(fields, merges=True),
+        adapter=LoRA(**pick(Matrices, fields), merges=True),
     )
-
-
-def _adapter(fields: LowRank, merges: bool = False) -> LoRA:
-    return LoRA(fields["rank"], fields["alpha"], fields["targets"], merges=merges)

@@ -38,7 +38,7 @@ Owned = list[tuple[nn.Module, list[Place]]]
 
 
 def moved(params: Params, move: Move | None, trained: Iterable[str]) -> Params:
-    """Return tensors of which the trained ones are moved."""
+    """Return the tensors, with the trained ones moved."""
     return params if move is None else {**params, **{name: move(name, params[name]) for name in trained}}
 
 

@@ -21,7 +21,7 @@ from gossamer.core import tree
 from gossamer.core.errors import ConfigError, Mistake, Setting
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.solver import PerSampleSolver
-from gossamer.core.types import State
+from gossamer.core.types import Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, at_batch, reason
 from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
@@ -226,9 +226,7 @@ class Chunk(ClientGroup):
     def alone(self, c: int, feed: State) -> None:
         """Run one client's step without stacking, which is cheaper for a single client."""
         start, carry, context = (tree.take(nest, c) for nest in (self.start, self.carry, self.context))
-        with torch.enable_grad():
-            batch = self.client.objective.open(feed)
-            new, loss = self.client.step(start, carry, at_batch(context, feed), *batch, self.hyperparams)
+        new, loss = step_alone(self.client, start, carry, context, feed, self.hyperparams)
         tree.put(self.carry, c, new)
         self.losses[c] += loss
 
@@ -262,8 +260,12 @@ class SingleSteps(ClientGroup):
         announce(self.batches, [c for _, clients in groups for c in clients])
         for size, clients in groups:
             self.client.objective.train_mode(alone=size == 1)
+            feeds = [self.batches[c].feed(0) for c in clients]
+            if len(clients) == 1:
+                self.done[clients[0]] = step_alone(self.client, *self.begun[clients[0]], feeds[0], self.hyperparams)
+                continue
             with stackable_attention(self.client.objective.device):
-                self.together(clients, [self.batches[c].feed(0) for c in clients])
+                self.together(clients, feeds)
 
     def together(self, clients: Sequence[int], feeds: Sequence[State]) -> None:
         """Run one stacked step."""
@@ -279,6 +281,14 @@ class SingleSteps(ClientGroup):
         for index, (client_task, job) in enumerate(self.bucket):
             carry, loss = self.done[index]
             yield self.client.finish(client_task, job, self.batches[index], carry, float(loss))
+
+
+def step_alone(
+    client: Client, start: Params, carry: State, context: State, feed: State, hyperparams: dict[str, Tensor]
+) -> tuple[State, Tensor]:
+    """Run one client's step without stacking, which is cheaper for a single client."""
+    with torch.enable_grad():
+        return client.step(start, carry, at_batch(context, feed), *client.objective.open(feed), hyperparams)
 
 
 def stack_apart(nests: Sequence[State]) -> tuple[State, dict[str, Any]]:

@@ -7,12 +7,21 @@ from gossamer.core.random import Key, fold, permutation
 from gossamer.core.solver import Solver
 
 
-class InBatches(Solver):
+class Batched(Solver):
+    """A solver with mini-batches: the field ``batch``."""
+
+    batch: int | None
+
+    def batches(self, samples: int) -> int:
+        """Return the number of batches per epoch."""
+        return -(-samples // (self.batch or samples))
+
+
+class InBatches(Batched):
     """A solver with mini-batches for a number of epochs or steps: the fields ``epochs``, ``steps`` and ``batch``."""
 
     epochs: int
     steps: int | None
-    batch: int | None
 
     def batch_rules(self) -> list[tuple[bool, str]]:
         """Return the checks of these fields, each with its error message."""
@@ -21,10 +30,6 @@ class InBatches(Solver):
             (self.steps is None or self.steps >= 1, wrong(self, "steps", "must be at least 1")),
             (self.batch is None or self.batch >= 1, wrong(self, "batch", "must be at least 1")),
         ]
-
-    def batches(self, samples: int) -> int:
-        """Return the number of batches per epoch."""
-        return -(-samples // (self.batch or samples))
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """Return the sample indices of each batch. Every epoch is a new permutation of all samples."""

@@ -1,15 +1,59 @@
 """Difference quotients of a loss along random directions, and steps along them."""
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.core.errors import listed, wrong
 from gossamer.core.exchange import Context
-from gossamer.core.random.directions import DirectionKind, direction
-from gossamer.core.solver import Loss
-from gossamer.core.types import Params
+from gossamer.core.random import Key
+from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, direction
+from gossamer.core.solver import ForwardSolver, Hyperparams, Loss, StepKeys
+from gossamer.core.types import Clock, Params, State
+from gossamer.parts.solvers import batches
+from gossamer.parts.solvers.schedules import LRSchedule
+
+
+class DifferenceSolver(batches.Batched, ForwardSolver):
+    """A solver that takes steps by difference quotients: the fields that all of them have, and their checks.
+
+    It is configuration: ``bind`` returns the solver for one network, which has ``advance``.
+    """
+
+    lr: float
+    steps: int
+    mu: float
+    directions: DirectionKind
+    clip: float | None
+    schedule: LRSchedule
+
+    def rules(self) -> list[tuple[bool, str]]:
+        """Return the checks of these fields, each with its error message."""
+        kinds = listed(DIRECTION_KINDS)
+        return [
+            (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
+            (self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+            (0 < self.mu < math.inf, wrong(self, "mu", "must be a positive number")),
+            (self.batch is None or self.batch >= 1, wrong(self, "batch", "must be at least 1")),
+            (self.directions in DIRECTION_KINDS, wrong(self, "directions", f"must be one of {kinds}")),
+            (self.clip is None or 0 < self.clip < math.inf, wrong(self, "clip", "must be a positive number")),
+        ]
+
+    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
+        """Return the sample indices of each step. Every epoch is a new permutation of all samples."""
+        return batches.plan(samples, self.batch, self.steps, key)
+
+    def hyperparams(self, clock: Clock) -> dict[str, float]:
+        """Return the factor of the learning rate in this round."""
+        return {"factor": self.schedule.factor(clock.round, clock.rounds)}
+
+    def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
+        """Refuse a step before the tensors are known."""
+        raise NotImplementedError("bind the solver first")
 
 
 def numbered(context: Context) -> dict[str, int]:

@@ -14,28 +14,25 @@ The upload has the sums (``gossamer.parts.codecs.Seeds``). The global model is t
 directions, so the download has K numbers (``gossamer.parts.servers.SeedSums``).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer.core import tree
-from gossamer.core.errors import listed, require, wrong
+from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, Sections
 from gossamer.core.random import Key, draws, fold
-from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind
-from gossamer.core.solver import ForwardSolver, Hyperparams, Loss, Span, StepKeys
-from gossamer.core.types import Clock, Params, State
-from gossamer.parts.solvers import batches
-from gossamer.parts.solvers.differences import Along, clipped, numbered
+from gossamer.core.random.directions import DirectionKind
+from gossamer.core.solver import Hyperparams, Loss, Span, StepKeys
+from gossamer.core.types import Params, State
+from gossamer.parts.solvers.differences import Along, DifferenceSolver, clipped, numbered
 from gossamer.parts.solvers.schedules import Constant, LRSchedule
 
 
 @dataclass(frozen=True)
-class KSeed(ForwardSolver):
+class KSeed(DifferenceSolver):
     """Steps along candidate directions, one drawn per step.
 
     Args:
@@ -61,15 +58,9 @@ class KSeed(ForwardSolver):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        kinds = listed(DIRECTION_KINDS)
         require(
-            (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
-            (self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+            *self.rules(),
             (1 <= self.candidates < 2**24, wrong(self, "candidates", "must be at least 1 and below 2**24")),
-            (0 < self.mu < math.inf, wrong(self, "mu", "must be a positive number")),
-            (self.batch is None or self.batch >= 1, wrong(self, "batch", "must be at least 1")),
-            (self.directions in DIRECTION_KINDS, wrong(self, "directions", f"must be one of {kinds}")),
-            (self.clip is None or 0 < self.clip < math.inf, wrong(self, "clip", "must be a positive number")),
         )
 
     def bind(self, context: Context) -> "BoundKSeed":
@@ -92,25 +83,9 @@ class KSeed(ForwardSolver):
         """Two losses per step."""
         return 2
 
-    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """Return the sample indices of each step. Every epoch is a new permutation of all samples."""
-        return batches.plan(samples, self.batch, self.steps, key)
-
-    def batches(self, samples: int) -> int:
-        """Return the number of batches per epoch."""
-        return -(-samples // (self.batch or samples))
-
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """Return a copy of the received model, and sums of zero."""
         return {"params": tree.clone(start), "scalars": next(iter(start.values())).new_zeros(self.candidates)}
-
-    def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """Return the factor of the learning rate in this round."""
-        return {"factor": self.schedule.factor(clock.round, clock.rounds)}
-
-    def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
-        """Refuse a step before the tensors are known."""
-        raise NotImplementedError("bind the solver first")
 
 
 @dataclass(frozen=True)

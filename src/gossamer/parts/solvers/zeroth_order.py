@@ -23,30 +23,26 @@ A client with K = 1 needs no second copy of the weights. Directions are drawn te
 memory is that of inference, and the tensors of one layer.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.codec import CarryCodec
-from gossamer.core.errors import listed, require, wrong
+from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, Sections
-from gossamer.core.random import Key
-from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind
-from gossamer.core.solver import ForwardSolver, Hyperparams, Loss, Span, StepKeys
-from gossamer.core.types import Clock, Params, State
-from gossamer.parts.solvers import batches
-from gossamer.parts.solvers.differences import Along, clipped, numbered
+from gossamer.core.random.directions import DirectionKind
+from gossamer.core.solver import Hyperparams, Loss, Span, StepKeys
+from gossamer.core.types import Params, State
+from gossamer.parts.solvers.differences import Along, DifferenceSolver, clipped, numbered
 from gossamer.parts.solvers.schedules import Constant, LRSchedule
 
 
 @dataclass(frozen=True)
-class ZerothOrder(ForwardSolver):
+class ZerothOrder(DifferenceSolver):
     """Steps along random directions, by differences of losses.
 
     Args:
@@ -72,16 +68,11 @@ class ZerothOrder(ForwardSolver):
     schedule: LRSchedule = Constant()
 
     def __post_init__(self) -> None:
-        kinds, differences = listed(DIRECTION_KINDS), ("central", "forward")
+        differences = ("central", "forward")
         require(
-            (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
-            (self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+            *self.rules(),
             (self.perturbations >= 1, wrong(self, "perturbations", "must be at least 1")),
-            (0 < self.mu < math.inf, wrong(self, "mu", "must be a positive number")),
-            (self.batch is None or self.batch >= 1, wrong(self, "batch", "must be at least 1")),
             (self.difference in differences, wrong(self, "difference", "must be central or forward")),
-            (self.directions in DIRECTION_KINDS, wrong(self, "directions", f"must be one of {kinds}")),
-            (self.clip is None or 0 < self.clip < math.inf, wrong(self, "clip", "must be a positive number")),
         )
 
     def bind(self, context: Context) -> "BoundZerothOrder":
@@ -100,28 +91,12 @@ class ZerothOrder(ForwardSolver):
         """The number of losses per step: 2 P, or P + 1 with forward differences."""
         return 2 * self.perturbations if self.difference == "central" else self.perturbations + 1
 
-    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """Return the sample indices of each step. Every epoch is a new permutation of all samples."""
-        return batches.plan(samples, self.batch, self.steps, key)
-
-    def batches(self, samples: int) -> int:
-        """Return the number of batches per epoch."""
-        return -(-samples // (self.batch or samples))
-
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """Return the received model and no scalars."""
         return {"params": tree.clone(start), "scalars": self._zeros(start)}
 
     def _zeros(self, like: Params) -> Tensor:
         return next(iter(like.values())).new_zeros(self.span.size)
-
-    def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """Return the factor of the learning rate in this round."""
-        return {"factor": self.schedule.factor(clock.round, clock.rounds)}
-
-    def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
-        """Refuse a step before the tensors are known."""
-        raise NotImplementedError("bind the solver first")
 
 
 @dataclass(frozen=True)
