@@ -9,7 +9,8 @@ The folder has tinyshakespeare_roles.json. The steps, in order; ``--only`` choos
     measure     all methods with the chosen ones, over three seeds
     base        the model as it is, and the memory that a client needs
 
-Finished runs are stored, and do not run again. The tables go to docs/reproduction/finetune.md.
+Finished runs are stored, and do not run again, unless other hyper-parameters have been chosen since. The tables go to
+docs/reproduction/finetune.md.
 """
 
 import time

@@ -65,7 +65,7 @@ def hyper_parameters() -> str:
     """Return the chosen hyper-parameters, and the perplexity of all candidates on held-out sequences."""
     stored, rows = store.read(STUDY), []
     for row, entry in ROWS.items():
-        tried = [stored.get(trial_name(row, n)) for n in range(len(entry.candidates))]
+        tried = [stored.get(trial_name(row, given)) for given in entry.candidates]
         if not any(tried):
             continue
         shown = [f"{each['validation_perplexity']:.3f}" if each else "not run" for each in tried]

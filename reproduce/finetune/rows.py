@@ -26,7 +26,7 @@ from gossamer import (
 )
 from gossamer.core.codec import Codec
 from gossamer.fleet.capacity import Capacities
-from reproduce.finetune.settings import ALL_CLIENTS, BATCH, EPOCHS, MANY_ROUNDS, PER_ROUND, ROUNDS
+from reproduce.finetune.settings import BATCH, EPOCHS, MANY_ROUNDS, ROUNDS
 
 Candidate = Mapping[str, Any]
 
@@ -47,8 +47,6 @@ class Row:
         make: returns the method, given a candidate
         candidates: hyper-parameters to try
         rounds: number of rounds
-        executor: executor on a GPU
-        per_round: clients per round
     """
 
     title: str
@@ -56,8 +54,6 @@ class Row:
     make: Callable[..., Method]
     candidates: tuple[Candidate, ...]
     rounds: int = ROUNDS
-    executor: str = "captured-plain"
-    per_round: int = PER_ROUND
 
 
 def adam(lr: float) -> Adam:
@@ -103,35 +99,43 @@ def zeroth(recipe: Callable[..., Method], adapter: LoRA | None, lr: float) -> Me
     return scalars(recipe, adapter, lr=lr, steps=1, perturbations=10)
 
 
-def rates(*values: float, **others: Any) -> tuple[Candidate, ...]:
+def candidates(adapter: LoRA | None, lr: float) -> Method:
+    """Return FedKSeed with 1,024 directions and 50 steps per round."""
+    return scalars(fedkseed, adapter, lr=lr, steps=50, candidates=1024)
+
+
+def rates(*values: float) -> tuple[Candidate, ...]:
     """Return one candidate per learning rate."""
-    return tuple({"lr": lr, **others} for lr in values)
+    return tuple({"lr": lr} for lr in values)
+
+
+def magnitudes(*values: float) -> tuple[Candidate, ...]:
+    """Return one candidate per magnitude of the noise."""
+    return tuple({"lr": 3e-3, "alpha": alpha} for alpha in values)
 
 
 LARGE = LoRA(RANK, 2.0 * RANK)
 FROZEN = LoRA(RANK, 2.0 * RANK, train="B")
 TINY = LoRA(1, 2.0, train="B")
 ALL, ADAPTERS, SMALL = "all weights", f"LoRA, rank {RANK}", "LoRA, rank 1"
-SHARED = ("stacked", ALL_CLIENTS)
-"""Executor and clients per round of methods whose messages are so short that all clients take part."""
 RANKS, TINIEST = "LoRA, ranks 8 to 1", "LoRA, rank 1, B alone"
 
 ROWS: dict[str, Row] = {
-    "alone-full": Row("each client alone", ALL, alone, rates(1e-4, 3e-4)),
-    "alone-lora": Row("each client alone", ADAPTERS, lambda lr: alone(lr, LARGE), rates(3e-4, 1e-3)),
-    "full": Row("FedAvg", ALL, dense, rates(3e-4, 1e-3)),
-    "lora": Row("FedAvg", ADAPTERS, lambda lr: dense(lr, LARGE), rates(1e-3, 3e-3)),
-    "ffa": Row("FFA-LoRA", f"{ADAPTERS}, B alone", lambda lr: dense(lr, FROZEN), rates(3e-3, 1e-2)),
-    "small": Row("FedAvg", SMALL, lambda lr: dense(lr, LITTLE), rates(3e-3, 1e-2)),
-    "truncated": Row("truncated ranks", RANKS, lambda lr: ranks(lora_truncated, lr), rates(1e-3, 3e-3)),
-    "flora": Row("FLoRA, stacked ranks", RANKS, lambda lr: ranks(flora, lr), rates(1e-3, 3e-3)),
-    "masks": Row("FedMRN, one bit", SMALL, masks, rates(3e-3, alpha=3e-3) + rates(3e-3, alpha=1e-2)),
-    "eden": Row("EDEN, one bit", SMALL, lambda lr: one_bit(Eden(1), lr), rates(3e-3, 1e-2)),
-    "signs": Row("signs, one bit", SMALL, lambda lr: one_bit(StochasticSign(), lr), rates(1e-3, 3e-3)),
-    "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(decomfl, None, lr), rates(0.003), MANY_ROUNDS, *SHARED),
-    "decomfl-lora": Row("DeComFL", TINIEST, lambda lr: zeroth(decomfl, TINY, lr), rates(0.3), MANY_ROUNDS, *SHARED),
-    "hiso": Row("HiSo", ALL, lambda lr: zeroth(hiso, None, lr), rates(0.003), MANY_ROUNDS, *SHARED),
-    "hiso-lora": Row("HiSo", TINIEST, lambda lr: zeroth(hiso, TINY, lr), rates(0.3), MANY_ROUNDS, *SHARED),
-    "kseed": Row("FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr, steps=20), rates(3e-4)),
-    "kseed-lora": Row("FedKSeed", TINIEST, lambda lr: scalars(fedkseed, TINY, lr=lr, steps=20), rates(0.03)),
+    "alone-full": Row("each client alone", ALL, alone, rates(1e-4, 3e-4, 1e-3)),
+    "alone-lora": Row("each client alone", ADAPTERS, lambda lr: alone(lr, LARGE), rates(3e-4, 1e-3, 3e-3)),
+    "full": Row("FedAvg", ALL, dense, rates(3e-4, 1e-3, 3e-3)),
+    "lora": Row("FedAvg", ADAPTERS, lambda lr: dense(lr, LARGE), rates(1e-3, 3e-3, 1e-2)),
+    "ffa": Row("FFA-LoRA", f"{ADAPTERS}, B alone", lambda lr: dense(lr, FROZEN), rates(3e-3, 1e-2, 3e-2)),
+    "small": Row("FedAvg", SMALL, lambda lr: dense(lr, LITTLE), rates(3e-3, 1e-2, 3e-2)),
+    "truncated": Row("truncated ranks", RANKS, lambda lr: ranks(lora_truncated, lr), rates(3e-4, 1e-3, 3e-3)),
+    "flora": Row("FLoRA, stacked ranks", RANKS, lambda lr: ranks(flora, lr), rates(1e-3, 3e-3, 1e-2, 3e-2)),
+    "masks": Row("FedMRN, one bit", SMALL, masks, magnitudes(3e-3, 1e-2, 3e-2, 1e-1)),
+    "eden": Row("EDEN, one bit", SMALL, lambda lr: one_bit(Eden(1), lr), rates(3e-3, 1e-2, 3e-2)),
+    "signs": Row("signs, one bit", SMALL, lambda lr: one_bit(StochasticSign(), lr), rates(1e-3, 3e-3, 1e-2)),
+    "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(decomfl, None, lr), rates(0.003, 0.006, 0.01), MANY_ROUNDS),
+    "decomfl-lora": Row("DeComFL", TINIEST, lambda lr: zeroth(decomfl, TINY, lr), rates(0.3, 1.0, 3.0), MANY_ROUNDS),
+    "hiso": Row("HiSo", ALL, lambda lr: zeroth(hiso, None, lr), rates(3e-4, 1e-3, 3e-3), MANY_ROUNDS),
+    "hiso-lora": Row("HiSo", TINIEST, lambda lr: zeroth(hiso, TINY, lr), rates(0.03, 0.1, 0.3), MANY_ROUNDS),
+    "kseed": Row("FedKSeed", ALL, lambda lr: candidates(None, lr), rates(3e-4, 1e-3)),
+    "kseed-lora": Row("FedKSeed", TINIEST, lambda lr: candidates(TINY, lr), rates(0.03, 0.1, 0.3)),
 }

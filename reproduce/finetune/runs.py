@@ -19,13 +19,16 @@ from reproduce.common.cells import seconds
 from reproduce.common.store import Facts
 from reproduce.finetune.rows import ROWS, Candidate
 from reproduce.finetune.settings import (
+    EXECUTOR,
     HELD_OUT,
     MODEL,
+    PER_ROUND,
     PRETRAINED,
     PRETRAINING,
     PRETRAINING_ROUNDS,
     SEEDS,
     STUDY,
+    TRIAL_ROUNDS,
     TRIAL_SEED,
     task,
 )
@@ -54,9 +57,9 @@ def pretrain(data_dir: Path) -> None:
     store.write(STUDY, "pretraining", {**facts, "seconds": round(spent, 1)})
 
 
-def trial_name(row: str, number: int) -> str:
+def trial_name(row: str, given: Candidate) -> str:
     """Return the name of the entry of a candidate."""
-    return f"tune-{row}-{number}"
+    return "-".join(["tune", row, *(f"{name}={value:g}" for name, value in given.items())])
 
 
 def run_name(row: str, seed: int) -> str:
@@ -66,42 +69,38 @@ def run_name(row: str, seed: int) -> str:
 
 def chosen(row: str) -> Candidate:
     """Return the candidate with the smallest perplexity on held-out sequences, or the first one without trials."""
-    stored, every = store.read(STUDY), ROWS[row].candidates
-    found = [stored.get(trial_name(row, n), {}).get("validation_perplexity", float("inf")) for n in range(len(every))]
-    return every[found.index(min(found))]
+    stored = store.read(STUDY)
+
+    def perplexity(given: Candidate) -> float:
+        return float(stored.get(trial_name(row, given), {}).get("validation_perplexity", "inf"))
+
+    return min(ROWS[row].candidates, key=perplexity)
 
 
-def trial(row: str, number: int, data_dir: Path) -> str:
+def trial(row: str, given: Candidate, data_dir: Path) -> str:
     """Run and store a candidate on held-out sequences."""
-    given = ROWS[row].candidates[number]
-    result, _ = ran(row, given, TRIAL_SEED, data_dir, validate=HELD_OUT)
+    rounds = min(ROWS[row].rounds, TRIAL_ROUNDS)
+    result, _ = ran(row, given, TRIAL_SEED, data_dir, rounds, validate=HELD_OUT)
     last = result.metrics[-1]
     held = {name: last[f"personal_{name}"] for name in ("validation_perplexity", "validation_token_accuracy")}
-    store.write(STUDY, trial_name(row, number), {"row": row, "given": dict(given), **held})
-    return f"{trial_name(row, number)}: {given} perplexity {held['validation_perplexity']:.3f}"
+    store.write(STUDY, trial_name(row, given), {"row": row, "given": dict(given), "rounds": rounds, **held})
+    return f"{trial_name(row, given)}: perplexity {held['validation_perplexity']:.3f}"
 
 
 def measured(row: str, seed: int, data_dir: Path) -> str:
     """Run and store a row with the chosen hyper-parameters."""
     given = chosen(row)
-    result, spent = ran(row, given, seed, data_dir)
+    result, spent = ran(row, given, seed, data_dir, ROWS[row].rounds)
     facts = {"row": row, "seed": seed, "given": dict(given), "seconds": round(spent, 1), **figures(result)}
     store.write(STUDY, run_name(row, seed), facts)
     return f"{run_name(row, seed)}: perplexity {facts['perplexity']:.3f}, {facts['up'] + facts['down']:,.0f} bytes"
 
 
-def ran(row: str, given: Candidate, seed: int, data_dir: Path, **options: Any) -> tuple[Result, float]:
+def ran(row: str, given: Candidate, seed: int, data_dir: Path, rounds: int, **options: Any) -> tuple[Result, float]:
     """Run a row from the pretrained model. Return the result, and the seconds of all rounds without evaluations."""
-    rounds, here = ROWS[row].rounds, device()
-    asked = {
-        "rounds": rounds,
-        "per_round": ROWS[row].per_round,
-        "seed": seed,
-        "eval_every": rounds,
-        "device": here,
-        **options,
-    }
-    asked |= {"executor": ROWS[row].executor if here == "cuda" else "auto", "init": PRETRAINED}
+    here = device()
+    asked = {"rounds": rounds, "per_round": PER_ROUND, "seed": seed, "eval_every": rounds, "device": here, **options}
+    asked |= {"executor": EXECUTOR if here == "cuda" else "auto", "init": PRETRAINED}
     result = simulate(ROWS[row].make(**given), task(data_dir), **asked)
     return result, sum(map(seconds, result.metrics))
 
@@ -136,17 +135,16 @@ def base(data_dir: Path) -> None:
 
 
 def jobs(kind: str, rows: Sequence[str], data_dir: Path) -> Iterator[Job]:
-    """Yield the missing runs of some rows."""
-    if kind == "tune":
-        every = {
-            trial_name(row, n): partial(trial, row, n, data_dir)
-            for row in rows
-            for n in range(len(ROWS[row].candidates))
-        }
-    else:
-        every = {run_name(row, seed): partial(measured, row, seed, data_dir) for seed in SEEDS for row in rows}
+    """Yield the missing runs of some rows. A run with other hyper-parameters than the chosen ones is missing too."""
     stored = store.read(STUDY)
-    yield from (Job(name, call) for name, call in every.items() if name not in stored)
+    if kind == "tune":
+        tried = [(row, given) for row in rows for given in ROWS[row].candidates]
+        tried = [each for each in tried if trial_name(*each) not in stored]
+        yield from (Job(trial_name(*each), partial(trial, *each, data_dir)) for each in tried)
+    else:
+        found = {(row, seed): stored.get(run_name(row, seed), {}).get("given") for seed in SEEDS for row in rows}
+        missing = [each for each, given in found.items() if given != dict(chosen(each[0]))]
+        yield from (Job(run_name(*each), partial(measured, *each, data_dir)) for each in missing)
 
 
 def run(kind: str, rows: Sequence[str], data_dir: Path, parallel: int, limit: float) -> None:

@@ -16,9 +16,11 @@ PRETRAINED = ROOT / "build/pretrained.safetensors"
 """The model after pretraining, from which all runs start."""
 PRETRAINING = Adam(0.006, steps=150, batch=64, warmup=30, schedule=Cosine())
 PRETRAINING_ROUNDS = 16
-PER_ROUND, ALL_CLIENTS = 10, 50
-ROUNDS, MANY_ROUNDS = 20, 200
-"""Rounds of methods with gradients, and of methods that send scalars, whose rounds are short."""
+PER_ROUND = 10
+ROUNDS, MANY_ROUNDS, TRIAL_ROUNDS = 20, 500, 100
+"""Rounds of most methods, of those with one short step per round, and at most of a trial of hyper-parameters."""
+EXECUTOR = "captured-plain"
+"""The executor on a GPU."""
 EPOCHS, BATCH = 2, 16
 HELD_OUT = 5
 TRIAL_SEED = 100

@@ -1,5 +1,7 @@
 """Random directions: their moments, the same bits however they are drawn, and sums in a stated order."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,11 +11,13 @@ from gossamer.core.random import draws, key, tensor
 from gossamer.core.random.directions import (
     BITS,
     DIRECTION_KINDS,
+    TOGETHER,
     DirectionKind,
     combine,
     direction,
     directions,
     project,
+    together,
 )
 
 KEY = tensor(key(3))
@@ -51,7 +55,7 @@ def test_stacked_and_shared_draws_have_the_same_bits(kind: DirectionKind) -> Non
     numbers = torch.arange(30)
     alone = torch.stack([direction(kind, KEY, j, 9, 4) for j in numbers])
     stacked = torch.vmap(lambda k, j: direction(kind, k, j, 9, 4))(KEY.expand(30, 2), numbers)
-    shared = torch.stack([z for _, z in directions(kind, KEY, [True] * 30, 9, 4)])
+    shared = torch.stack([z for _, z in directions(kind, KEY, [True] * 30, [(4, 9)])])
     assert torch.equal(stacked, alone)
     assert torch.equal(shared, alone)
 
@@ -64,7 +68,17 @@ def test_a_sum_is_taken_in_the_order_of_the_directions(kind: DirectionKind, scal
     for number, scalar in enumerate(scalars):
         term = direction(kind, KEY, torch.tensor(number), n, 2) * torch.tensor(scalar)
         total = total + term if scalar else total
-    assert torch.equal(combine(kind, KEY, torch.tensor(scalars), n, 2), total)
+    other, found = combine(kind, KEY, torch.tensor(scalars), [(5, 4), (2, n)])
+    assert torch.equal(found, total)
+    assert torch.equal(other, combine(kind, KEY, torch.tensor(scalars), [(5, 4)])[0])
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [5, 0, 7], [TOGETHER], [TOGETHER, 1], [1, TOGETHER + 1, 1, 2]])
+def test_tensors_are_drawn_together_as_far_as_there_is_room(sizes: list[int]) -> None:
+    groups = [sizes[group] for group in together(sizes)]
+    assert [size for group in groups for size in group] == sizes
+    assert all(len(group) == 1 or sum(group) <= TOGETHER for group in groups)
+    assert all(sum(one) + other[0] > TOGETHER for one, other in pairwise(groups))
 
 
 @pytest.mark.parametrize("kind", DIRECTION_KINDS)

@@ -17,10 +17,12 @@ from gossamer import (
     ZerothOrder,
     compose,
     decomfl,
+    fedkseed,
+    hiso,
     simulate,
 )
 from gossamer.core.jobs import own_key, round_key
-from gossamer.core.random import fold, key, tensor
+from gossamer.core.random import directions, fold, key, tensor
 from gossamer.core.random.directions import DirectionKind, direction
 from gossamer.core.types import Clock, Params
 from gossamer.parts.attacks import ATTACKS
@@ -98,6 +100,17 @@ def test_a_run_is_the_loop_of_its_paper(solver: ZerothOrder) -> None:
     expected = plain(solver, DOUBLE, 3, 4)
     for name, tensor_ in expected.items():
         assert torch.allclose(found[name], tensor_, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [decomfl(steps=1), decomfl(steps=2, perturbations=30), fedkseed(steps=3), hiso()])
+def test_the_bits_do_not_depend_on_which_tensors_are_drawn_together(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, runs = tiny_task(), list[Params]()
+    for room in (directions.TOGETHER, 20, 0):
+        monkeypatch.setattr(directions, "TOGETHER", room)
+        runs.append(weights(simulate(method, task, rounds=2, executor="one-by-one")))
+    assert all(torch.equal(tensor_, other[name]) for other in runs[1:] for name, tensor_ in runs[0].items())
 
 
 def dropout_task() -> Task:

@@ -55,12 +55,12 @@ def test_a_recording_repeats_the_function_and_leaves_its_argument_unchanged() ->
 
 
 def test_random_numbers_are_drawn_before_the_program() -> None:
-    from gossamer.core.random import Key, draws, tensor
+    from gossamer.core.random import Key, draw_bits, draws, tensor
 
     given = {"key": tensor(Key(3, 4)), "step": torch.tensor(2)}
     recording = record(lambda nest: draws(nest["key"], nest["step"], 5, 1) * 2, given)
     assert recording.inputs == [Drawn(("key",), ("step",), (5, 1, 0))]
-    assert torch.equal(recording.examples[0], draws(given["key"], given["step"], 5, 1))
+    assert torch.equal(recording.examples[0], draw_bits(given["key"], given["step"], 5, 1))
 
 
 READS: dict[str, Callable[[State], Tensor]] = {

@@ -195,8 +195,8 @@ def agree(deployed: FlowerRun, run: Simulation, home: Path) -> None:
 def shown(state: State, run: Simulation) -> State:
     """A node's client state as the simulator stores it; the model that the client holds is compared here."""
     taken = HeldModels().taken(state)
-    if HELD in taken and int(taken[HELD]["version"]) in run.held_models.models:
-        assert same(state, run.held_models.given(taken))
+    if HELD in taken and (version := int(taken[HELD]["version"])) in run.held_models.models:
+        assert same(state, run.held_models.given(taken, version))
     return taken
 
 

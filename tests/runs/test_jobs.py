@@ -47,7 +47,9 @@ def about() -> Any:
 
 def sleep(file: str) -> None:
     try:
-        Path(file).write_text(str(os.getpid()))
+        new = Path(file + ".new")
+        new.write_text(str(os.getpid()))
+        new.replace(file)  # once the file is there, no interrupt is lost within its closing
         time.sleep(60)
     except KeyboardInterrupt:
         Path(file).write_text("interrupted")
@@ -83,7 +85,6 @@ def test_leaving_interrupts_what_runs(tmp_path: Path) -> None:
         with Local(1) as launcher:
             launcher.submit(Job("one", sleep, (str(tmp_path / "pid"),)))
             written(tmp_path / "pid")
-            time.sleep(0.2)  # until it sleeps: an interrupt within the closing of the file could be lost
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

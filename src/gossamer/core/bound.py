@@ -176,10 +176,6 @@ class BoundExchange:
         """Return the version of the model that a client has acknowledged. ``NEVER``: send it the whole model."""
         return self.down.held(state, client)
 
-    def oldest(self, state: State) -> int | None:
-        """Return the oldest version that a download may continue from; none if all contain the whole model."""
-        return self.down.oldest(state)
-
     def make_common(self, state: State, clock: Clock, key: Key, held: int = NEVER) -> Body | None:
         """Return the piece of the download that all clients with the version ``held`` share.
 
@@ -436,6 +432,10 @@ class BoundExchange:
         job = Job(clock, mine, up, state, models, sent, values, owner, head.weight or None, head.version, before)
         job = job._replace(request=request)
         return self.choose(job, 0) if len(models) == 1 else job
+
+    def held_after(self, broadcast: Broadcast, clock: Clock) -> State:
+        """Return the entries of a client state after a download with this common piece."""
+        return self.down.kept(self.version(clock), broadcast.models, broadcast.sections)
 
     def _received_part(
         self, unread: SectionArrays, clock: Clock, mine: Key, memory: State | None, owner: int | None

@@ -95,10 +95,6 @@ class BoundDownlink(ABC):
         """Return the version that a client holds, as far as the server knows."""
         return NEVER
 
-    def oldest(self, state: State) -> int | None:
-        """Return the oldest version that a download may continue from; none if all contain the whole model."""
-        return None
-
     def models(self, state: State, models: tuple[Params, ...]) -> tuple[Params, ...]:
         """Return the models that clients hold after the download, given those of the server."""
         return models

@@ -147,11 +147,13 @@ class Client:
 
     def _received(self, client_task: ClientTask) -> Job:
         """Decode the server's message. The common piece is decoded once for all clients of a round."""
-        data, key = client_task.data, client_task.key
-        before = next((each for each in self._broadcasts if each.fits(data, key)), None)
-        job = self.exchange.read_download(data, client_task.state, client_task.clock, key, before)
+        data, key, state = client_task.data, client_task.key, client_task.state
+        kept = [each for each in self._broadcasts if each.key == key]
+        before = next((each for each in kept if each.fits(data, key)), None)
+        if before is None and kept:  # other steps to the same model
+            state = {**state, **self.exchange.held_after(kept[0], client_task.clock)}
+        job = self.exchange.read_download(data, state, client_task.clock, key, before)
         if before is None and job.broadcast is not None:
-            kept = [each for each in self._broadcasts if each.key == key]
             self._broadcasts = [*kept, job.broadcast.sharing(kept)]
         return job._replace(labels=self.labels(client_task.samples), samples=client_task.samples)
 

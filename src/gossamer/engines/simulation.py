@@ -258,10 +258,10 @@ class Simulation(FederatedRun):
         return self.clients_of[exchange.number]
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
-        """Run all exchanges of a round, and drop models that no download can continue from."""
+        """Run all exchanges of a round, and drop models that no task needs any more."""
         cohort = super().train(number, ledger)
         self.scratch.clear()
-        self.held_models.drop(self.method.training.oldest(self.server))
+        self.held_models.drop(min(self.dispatcher.versions, default=number) if self.dispatcher else number)
         if self.cluster is not None:
             ledger.notes[CLUSTER] = self.cluster.note()
         return cohort
@@ -354,7 +354,7 @@ class Simulation(FederatedRun):
         """Return the task of one client, and the bytes of its download by kind."""
         clock, key = self.clock_and_key(stage, client)
         sent = self.download(stage, client, common)
-        state = self.held_models.given(self.clients.get(client)) if stage.exchange.last else {}
+        state = self.held_models.given(self.clients.get(client), clock.round) if stage.exchange.last else {}
         if stage.exchange.secure is not None:
             state = {**state, SCRATCH: self.scratch.get(client, {}) if stage.secure else REHEARSAL}
         return ClientTask(clock, key, sent.data, state, self.split.train(client)), sent.kinds

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ from gossamer.engines.simulation import Simulation
 from gossamer.parts.channels.perfect import Perfect
 from gossamer.parts.codecs import CommonMaskedNoise, Dense, Eden, Feedback, OneBit, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
+from gossamer.parts.downlinks.replay import Replay
 from gossamer.parts.servers import Mean, SumThenDecode
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full
@@ -254,8 +256,21 @@ def test_the_error_of_compressed_steps_is_fed_back() -> None:
 
 def test_clients_share_one_copy_of_a_version() -> None:
     run = watched(fedmrn(**TINY).with_parts(down=Delta()), rounds=5, per_round=2)
-    assert set(run.held_models.models) <= set(map(int, run.server["downlink"]["log"]))
+    assert set(run.held_models.models) == {4}
     assert all(set(run.clients.get(client)["held"]) == {"version"} for client in run.clients.known())
+
+
+@pytest.mark.parametrize("executor", ["one-by-one", "stacked"])
+def test_simulated_clients_compute_a_step_once(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, take = Counter[int](), Replay.take
+
+    def counted(steps: Replay, held: State, step: bytes, clock: Clock) -> State:
+        taken[clock.round] += 1
+        return take(steps, held, step, clock)
+
+    monkeypatch.setattr(Replay, "take", counted)
+    simulate(fedmrn(**TINY).with_parts(down=Delta()), TASK, rounds=6, per_round=2, executor=executor)
+    assert taken == dict.fromkeys(range(5), 1)
 
 
 # Sums.

@@ -3,6 +3,7 @@
 from gossamer.core.random.streams import (
     Key,
     choice,
+    draw_bits,
     draws,
     draws_like,
     fold,
@@ -22,6 +23,7 @@ from gossamer.core.random.streams import (
 __all__ = [
     "Key",
     "choice",
+    "draw_bits",
     "draws",
     "draws_like",
     "fold",

@@ -12,7 +12,7 @@ The bits are the same on every device and under ``torch.vmap``. Sums of directio
 the order of the directions, so they have the same bits on every device too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -20,66 +20,98 @@ from torch import Tensor
 
 from gossamer.core import exact
 from gossamer.core.random.noise import normal_of
-from gossamer.core.random.streams import draws
+from gossamer.core.random.streams import draw_bits
 
 DirectionKind = Literal["rademacher", "gauss"]
 DIRECTION_KINDS: tuple[DirectionKind, ...] = get_args(DirectionKind)
 
+Number = Tensor | int
+"""The number of a direction: an integer tensor with one element where it depends on the step."""
+
+Piece = tuple[int, int]
+"""The number of a tensor, and the number of its entries."""
+
 BITS = 24
 """Bits of a uniform number."""
+TOGETHER = 2**20
+"""Entries of small tensors that are drawn and added together: 4 MB of float32."""
 
 
-def direction(kind: DirectionKind, key: Tensor, number: Tensor, n: int, layer: int) -> Tensor:
+def direction(kind: DirectionKind, key: Tensor, number: Number, n: int, layer: int) -> Tensor:
     """Return the ``n`` entries of one tensor in a direction, as float32. It can be stacked and compiled.
 
-    ``key`` is from ``gossamer.core.random.tensor``, ``number`` is an integer tensor with one element.
+    ``key`` is from ``gossamer.core.random.tensor``.
     """
-    if kind == "gauss":
-        return _gauss(key, number, n, layer)
-    return _signs(_whole(draws(key, number // BITS, n, layer)), (number % BITS).to(torch.int32))
+    return taken(kind, drawn(kind, key, draw_number(kind, number), [(layer, n)]), place(number))
 
 
-def directions(kind: DirectionKind, key: Tensor, used: list[bool], n: int, layer: int) -> Iterator[tuple[int, Tensor]]:
+def draw_number(kind: DirectionKind, number: Number) -> Number:
+    """Return the number of the draw that a direction is taken from."""
+    return number if kind == "gauss" else number // BITS
+
+
+def drawn(kind: DirectionKind, key: Tensor, number: Number, pieces: Sequence[Piece]) -> Tensor:
+    """Return one draw for some tensors, one after the other: 24 bits per entry as integers, or normal numbers."""
+    at = torch.full((), number, dtype=torch.int64, device=key.device) if isinstance(number, int) else number
+    bits = torch.cat([draw_bits(key, at, n, layer) for layer, n in pieces])
+    # In the middle of the 2**8 numbers of 32 bits that begin with these bits.
+    return normal_of((bits.to(torch.int64) << 8) + 128) if kind == "gauss" else bits
+
+
+def place(number: Number) -> Number:
+    """Return the bit of a direction in its draw, as an integer with this bit set."""
+    bit = 1 << number % BITS
+    return bit.to(torch.int32) if isinstance(bit, Tensor) else bit
+
+
+def taken(kind: DirectionKind, draw: Tensor, bit: Number) -> Tensor:
+    """Return the entries of a direction, given its draw and its ``place`` there."""
+    return draw if kind == "gauss" else torch.where((draw & bit) != 0, 1.0, -1.0)
+
+
+def directions(
+    kind: DirectionKind, key: Tensor, used: Sequence[bool], pieces: Sequence[Piece]
+) -> Iterator[tuple[int, Tensor]]:
     """Yield the number and the entries of each used direction, in order. Directions of one draw share it."""
-    for first in range(0, len(used), BITS):
-        block = [number for number in range(first, min(first + BITS, len(used))) if used[number]]
-        if kind == "gauss":
-            yield from ((number, _gauss(key, _number(number, key), n, layer)) for number in block)
-        elif block:
-            bits = _whole(draws(key, _number(first // BITS, key), n, layer))
-            yield from ((number, _signs(bits, number - first)) for number in block)
+    last, draw = -1, key
+    for number in (number for number, wanted in enumerate(used) if wanted):
+        if (at := int(draw_number(kind, number))) != last:
+            last, draw = at, drawn(kind, key, at, pieces)
+        yield number, taken(kind, draw, place(number))
 
 
-def combine(kind: DirectionKind, key: Tensor, coefficients: Tensor, n: int, layer: int) -> Tensor:
-    """Return the sum of the directions, each times its coefficient, for one tensor, in the coefficients' type.
+def together(sizes: Sequence[int]) -> list[slice]:
+    """Return which tensors, given their numbers of entries, are drawn together: as many in a row as have room.
+
+    >>> together([600_000, 400_000, 100_000, 3_000_000])
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    first, room, groups = 0, TOGETHER, []
+    for number, size in enumerate(sizes):
+        if size > room and number > first:
+            groups.append(slice(first, number))
+            first, room = number, TOGETHER
+        room -= size
+    return [*groups, slice(first, len(sizes))] if sizes else []
+
+
+def combine(kind: DirectionKind, key: Tensor, coefficients: Tensor, pieces: Sequence[Piece]) -> list[Tensor]:
+    """Return the sum of the directions, each times its coefficient, for each tensor, in the coefficients' type.
 
     It is ``(a_0 z_0 + a_1 z_1) + a_2 z_2 + ...`` without the terms whose coefficient is zero.
     """
-    total = coefficients.new_zeros(n)
-    for number, entries in directions(kind, key, (coefficients != 0).tolist(), n, layer):
-        total += entries.to(total.dtype) * coefficients[number]  # two operations: a fused one is rounded once
-    return total
+    used, sums = (coefficients != 0).tolist(), list[Tensor]()
+    for group in together([n for _, n in pieces]):
+        sizes = [n for _, n in pieces[group]]
+        total = coefficients.new_zeros(sum(sizes))
+        for number, entries in directions(kind, key, used, pieces[group]):
+            total += entries.to(total.dtype) * coefficients[number]  # two operations: a fused one is rounded once
+        sums += total.split(sizes)
+    return sums
 
 
 def project(kind: DirectionKind, key: Tensor, x: Tensor, count: int, layer: int) -> Tensor:
     """Return the inner products of the entries of one tensor with the first ``count`` directions."""
-    found = [exact.total(z.to(x.dtype) * x) for _, z in directions(kind, key, [True] * count, x.numel(), layer)]
+    every = directions(kind, key, [True] * count, [(layer, x.numel())])
+    found = [exact.total(z.to(x.dtype) * x) for _, z in every]
     return torch.stack(found) if found else x.new_zeros(0)
-
-
-def _number(number: int, like: Tensor) -> Tensor:
-    return torch.tensor(number, dtype=torch.int64, device=like.device)
-
-
-def _whole(uniform: Tensor) -> Tensor:
-    """Return the 24 bits of uniform numbers as integers."""
-    return (uniform * 2.0**BITS).to(torch.int32)
-
-
-def _signs(bits: Tensor, number: Tensor | int) -> Tensor:
-    return ((bits >> number) & 1).to(torch.float32).mul_(2).sub_(1)
-
-
-def _gauss(key: Tensor, number: Tensor, n: int, layer: int) -> Tensor:
-    """Return normal numbers from 24 bits, in the middle of the 2**8 numbers of 32 bits that begin with them."""
-    return normal_of((_whole(draws(key, number, n, layer)).to(torch.int64) << 8) + 128)

@@ -225,30 +225,35 @@ def tensor(key: Key, device: torch.device | str = "cpu") -> Tensor:
 
 
 def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
-    """Return ``n`` uniform float32 values for one local step, in an operation that can be stacked and captured.
+    """Return ``n`` uniform float32 values for one local step, in operations that can be stacked and captured.
 
     ``key`` is from ``tensor``, ``step`` is an integer tensor with one element. The step is the second word of the
     counter, layer and evaluation are the third and the fourth. With all three at 0, the values are those of
     ``uniform``.
     """
+    return draw_bits(key, step, n, layer, evaluation).to(torch.float32).mul(0.5**24)
+
+
+def draw_bits(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
+    """Return the 24 bits of each of the ``draws``, as int32."""
     plain = not torch.compiler.is_compiling() and not any(map(is_functorch_wrapped_tensor, (key, step)))
-    return (_draws if plain else _draws_op)(key, step, n, layer, evaluation)
+    return (_draw_bits if plain else _draw_bits_op)(key, step, n, layer, evaluation)
 
 
-def _draws(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
+def _draw_bits(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
     if key.is_cuda and _triton_installed():
         from gossamer.core.random import philox_triton
 
         raw = philox_triton.words_at(key, step, -(-n // 2), layer, evaluation)
     elif key.device.type == "cpu":
-        return _floats(_halves_at(_read(key), int(step), n, layer, evaluation))
+        return torch.from_numpy((_halves_at(_read(key), int(step), n, layer, evaluation) >> 8).view(np.int32))
     else:
         counter = torch.arange(-(-n // 8), dtype=torch.int64, device=key.device) + 1
         raw = _philox(counter, _read(key), step, layer, evaluation).reshape(-1)
-    return _fractions(_pairs(raw)[:n] >> 8, 24, torch.float32)
+    return (_pairs(raw)[:n] >> 8) & ((1 << 24) - 1)
 
 
-_draws_op = torch.library.custom_op("gossamer::draws", mutates_args=())(_draws)
+_draw_bits_op = torch.library.custom_op("gossamer::draw_bits", mutates_args=())(_draw_bits)
 
 
 def _halves_at(key: Key, step: int, n: int, layer: int, evaluation: int) -> npt.NDArray[np.uint32]:
@@ -257,30 +262,25 @@ def _halves_at(key: Key, step: int, n: int, layer: int, evaluation: int) -> npt.
     return np.asarray(bits.random_raw(-(-n // 2))).astype("<u8", copy=False).view("<u4")[:n]
 
 
-def _floats(halves: npt.NDArray[np.uint32]) -> Tensor:
-    """Return the top 24 bits of each half as a float32 in [0, 1)."""
-    return torch.from_numpy((halves >> 8).astype(np.float32) * np.float32(0.5**24))
-
-
 def _read(key: Tensor) -> Key:
     """Return the key that was passed to ``tensor``."""
     return Key(*(word % 2**64 for word in key.tolist()))
 
 
-@_draws_op.register_fake
+@_draw_bits_op.register_fake
 def _(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
-    return key.new_empty(n, dtype=torch.float32)
+    return key.new_empty(n, dtype=torch.int32)
 
 
-@_draws_op.register_vmap
+@_draw_bits_op.register_vmap
 def _(
     info: object, in_dims: tuple[int | None, ...], key: Tensor, step: Tensor, n: int, layer: int, evaluation: int
 ) -> tuple[Tensor, int]:
-    """Compute the draws of stacked clients one after the other."""
+    """Compute the bits of stacked clients one after the other."""
     count = key.shape[in_dims[0]] if in_dims[0] is not None else step.shape[in_dims[1] or 0]
     keys = key.movedim(in_dims[0], 0) if in_dims[0] is not None else key.expand(count, *key.shape)
     steps = step.movedim(in_dims[1], 0) if in_dims[1] is not None else step.expand(count, *step.shape)
-    return torch.stack([draws(k, s, n, layer, evaluation) for k, s in zip(keys, steps, strict=True)]), 0
+    return torch.stack([draw_bits(k, s, n, layer, evaluation) for k, s in zip(keys, steps, strict=True)]), 0
 
 
 def draws_like(key: Tensor, step: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

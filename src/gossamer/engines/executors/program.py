@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from gossamer.core import tree
-from gossamer.core.random import draws
+from gossamer.core.random import draw_bits
 from gossamer.core.types import State
 from gossamer.engines.executors.building import Graph, compile_graph, key
 from gossamer.engines.executors.kept import KeptPrograms
@@ -111,7 +111,7 @@ def _picked(nest: State, source: Source) -> Tensor:
             value = value[name]
         return value  # type: ignore[no-any-return]
     if isinstance(source, Drawn):
-        return draws(_picked(nest, source.key), _picked(nest, source.step), *source.numbers)
+        return draw_bits(_picked(nest, source.key), _picked(nest, source.step), *source.numbers)
     return source
 
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
-from gossamer.core.random import draws
+from gossamer.core.random import draw_bits
 from gossamer.core.types import State
 from gossamer.tasks.modes import LightMode
 
@@ -28,7 +28,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Drawn:
-    """Random numbers that are drawn before a call, by ``draws``.
+    """Random bits that are drawn before a call, by ``draw_bits``.
 
     On a CPU this is faster than an operation in the program, and a shared library cannot call Python.
     """
@@ -39,7 +39,7 @@ class Drawn:
 
 
 Source = Path | Drawn | Tensor
-"""Where an input of a graph is found: a path in the function's argument, random numbers, or a constant."""
+"""Where an input of a graph is found: a path in the function's argument, random bits, or a constant."""
 
 REFUSED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """Operations that give Python a value, or a shape that depends on values."""
@@ -149,7 +149,7 @@ class Recorder(LightMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if REFUSED & set(func.tags) and not _by_numbers(func, args):
             raise ConfigError(f"a step cannot be compiled or captured: it uses {func}")
-        if func is torch.ops.gossamer.draws.default and all(id(a) in self.paths and a.is_cpu for a in args[:2]):
+        if func is torch.ops.gossamer.draw_bits.default and all(id(a) in self.paths and a.is_cpu for a in args[:2]):
             return self._drawn(*args)
         node = self.graph.call_function(func, *tree_map(self._node, (tuple(args), kwargs or {})))
         result = func(*args, **(kwargs or {}))
@@ -162,9 +162,9 @@ class Recorder(LightMode):
         return result
 
     def _drawn(self, key: Tensor, step: Tensor, *numbers: int) -> Tensor:
-        """Add random numbers as an input."""
+        """Add random bits as an input."""
         with _compiling(False):
-            values = draws(key, step, *numbers)
+            values = draw_bits(key, step, *numbers)
         self._input(Drawn(self.paths[id(key)], self.paths[id(step)], numbers), values)
         return values
 

@@ -144,8 +144,10 @@ class Seeds(CarryCodec, Summing):
         mean = mean.to(layout.dtype)
         coefficients, at = mean * mean.new_tensor(self.scale), key_tensor(self.direction_key(key), mean.device)
         found = mean.new_zeros(layout.size)
-        for layer, piece in self._pieces(found, layout):
-            piece.copy_(combine(self.directions, at, coefficients, piece.numel(), layer))
+        pieces = list(self._pieces(found, layout))
+        sums = combine(self.directions, at, coefficients, [(layer, piece.numel()) for layer, piece in pieces])
+        for (_, piece), total in zip(pieces, sums, strict=True):
+            piece.copy_(total)
         return finite(found, "change")
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:

@@ -164,10 +164,6 @@ class BoundDelta(BoundDownlink):
         """Return the version of a client's last acknowledged download."""
         return int(state["downlink"][ACKNOWLEDGED][client])
 
-    def oldest(self, state: State) -> int | None:
-        """Return the first version of the log."""
-        return min(map(int, self._log(state)), default=None)
-
     def models(self, state: State, models: tuple[Params, ...]) -> tuple[Params, ...]:
         """Return the model that the clients hold: the server's model, or what the steps make of it."""
         return models if self.steps.exact else (state["downlink"][SHADOW],)

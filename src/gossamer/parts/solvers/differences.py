@@ -1,8 +1,10 @@
 """Difference quotients of a loss along random directions, and steps along them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +13,16 @@ from torch import Tensor
 from gossamer.core.errors import listed, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key
-from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, direction
+from gossamer.core.random.directions import (
+    DIRECTION_KINDS,
+    DirectionKind,
+    Number,
+    draw_number,
+    drawn,
+    place,
+    taken,
+    together,
+)
 from gossamer.core.solver import ForwardSolver, Hyperparams, Loss, StepKeys
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.solvers import batches
@@ -61,63 +72,102 @@ def numbered(context: Context) -> dict[str, int]:
     return {name: number for number, name in enumerate(sorted(context.trained))}
 
 
-KEPT = 2**20
-"""Entries of directions that are kept within a step, to be drawn once: 4 MB of float32."""
+class Kept(NamedTuple):
+    """A draw or a direction for a group of tensors.
+
+    Args:
+        number: its number. One that is a tensor is not read, as it may be stacked or captured
+        group: the group
+        entries: the entries of all tensors of the group
+    """
+
+    number: Number
+    group: int
+    entries: Tensor
+
+    def fits(self, number: Number, group: int) -> bool:
+        """Return whether this is known to be the draw or the direction with a number."""
+        same = number is self.number or (isinstance(number, int) and number == self.number)
+        return same and group == self.group
+
+
+NOTHING = Kept(-1, -1, torch.empty(0))
 
 
 class Along:
     """The directions of one key, within one step.
 
+    Small tensors are drawn together. The last draw and the last direction are kept: up to 8 MB.
+
     Args:
         kind: the distribution of their entries
         layers: the number of each trained tensor
         key: the key, as a tensor
+        params: the tensors
         divisors: what the entries are divided by; none means 1
     """
 
     def __init__(
-        self, kind: DirectionKind, layers: Mapping[str, int], key: Tensor, divisors: Params | None = None
+        self,
+        kind: DirectionKind,
+        layers: Mapping[str, int],
+        key: Tensor,
+        params: Params,
+        divisors: Params | None = None,
     ) -> None:
-        self.kind, self.layers, self.key, self.divisors = kind, layers, key, divisors
-        self._kept: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
-        self._room = KEPT
+        self.kind, self.key, self.params, self.divisors = kind, key, params, divisors
+        names, pieces = list(layers), [(number, params[name].numel()) for name, number in layers.items()]
+        groups = together([n for _, n in pieces])
+        self.names, self.pieces = [names[group] for group in groups], [pieces[group] for group in groups]
+        self.places: dict[str, tuple[int, int]] = {}  # the group of each tensor, and where it begins there
+        for number, group in enumerate(groups):
+            starts = accumulate((n for _, n in pieces[group]), initial=0)
+            self.places |= {name: (number, start) for name, start in zip(names[group], starts, strict=False)}
+        self._draw = self._direction = NOTHING
 
-    def entries(self, number: Tensor, name: str, like: Tensor) -> Tensor:
-        """Return the entries of a direction for one tensor. Those of small models are drawn once per step."""
-        at = id(number), name  # the number is kept too, so that its identity is not used again
-        if at in self._kept:
-            return self._kept[at][1]
-        drawn = direction(self.kind, self.key, number, like.numel(), self.layers[name]).view(like.shape).to(like.dtype)
-        if drawn.numel() <= self._room:
-            self._room -= drawn.numel()
-            self._kept[at] = number, drawn
-        return drawn
-
-    def quotient(self, loss: Loss, params: Params, number: Tensor, mu: float, centre: Tensor | None = None) -> Tensor:
-        """Return the central difference quotient of a loss, or the forward one, given the loss at ``params``."""
-        ahead = loss(params, partial(self._shifted, number, mu))
+    def quotient(self, loss: Loss, number: Number, mu: float, centre: Tensor | None = None) -> Tensor:
+        """Return the central difference quotient of a loss, or the forward one, given the loss at the centre."""
+        ahead = loss(self.params, partial(self._shifted, number, mu))
         if centre is not None:
             return (ahead - centre) / mu
-        return (ahead - loss(params, partial(self._shifted, number, -mu))) / (2 * mu)
+        return (ahead - loss(self.params, partial(self._shifted, number, -mu))) / (2 * mu)
 
-    def _shifted(self, number: Tensor, by: float, name: str, tensor: Tensor) -> Tensor:
-        return tensor + self._divided(name, self.entries(number, name, tensor) * by)
+    def _shifted(self, number: Number, by: float, name: str, tensor: Tensor) -> Tensor:
+        return torch.add(tensor, self._piece(self._entries(number, self.places[name][0]), name), alpha=by)
 
-    def step(self, params: Params, numbers: list[Tensor], coefficients: Tensor, in_place: bool) -> Params:
+    def step(self, numbers: Sequence[Number], coefficients: Tensor, in_place: bool) -> Params:
         """Return tensors to which the directions are added, each times its coefficient, in their order."""
-        terms = list(zip(numbers, coefficients, strict=True))
-        moved = {name: self._moved(name, params[name], terms, in_place) for name in self.layers}
-        return {**params, **moved}
+        new = dict(self.params)
+        for group, names in enumerate(self.names):
+            total: Tensor | float = 0.0
+            for number, coefficient in zip(numbers, coefficients, strict=True):
+                total = total + self._entries(number, group).to(coefficient.dtype) * coefficient
+            assert isinstance(total, Tensor)
+            for name in names:
+                change = self._piece(total, name)
+                new[name] = new[name].add_(change) if in_place else new[name] + change
+        return new
 
-    def _moved(self, name: str, tensor: Tensor, terms: list[tuple[Tensor, Tensor]], in_place: bool) -> Tensor:
-        total = torch.zeros_like(tensor)
-        for number, coefficient in terms:
-            total = total + self.entries(number, name, tensor) * coefficient
-        total = self._divided(name, total)
-        return tensor.add_(total) if in_place else tensor + total
+    def _entries(self, number: Number, group: int) -> Tensor:
+        """Return the entries of a direction for a group."""
+        if not self._direction.fits(number, group):
+            entries = taken(self.kind, self._drawn(number, group), place(number))
+            self._direction = Kept(number, group, entries)
+        return self._direction.entries
 
-    def _divided(self, name: str, total: Tensor) -> Tensor:
-        return total if self.divisors is None else total / self.divisors[name]
+    def _drawn(self, number: Number, group: int) -> Tensor:
+        """Return the draw of a direction for a group."""
+        source = draw_number(self.kind, number)
+        known = source if isinstance(source, int) else number
+        if not self._draw.fits(known, group):
+            self._draw = Kept(known, group, drawn(self.kind, self.key, source, self.pieces[group]))
+        return self._draw.entries
+
+    def _piece(self, entries: Tensor, name: str) -> Tensor:
+        """Return the entries of one tensor, given those of its group, divided by its divisors."""
+        like, start = self.params[name], self.places[name][1]
+        piece = entries[start : start + like.numel()].view(like.shape).to(like.dtype)
+        return piece if self.divisors is None else piece / self.divisors[name]
 
 
 def clipped(quotient: Tensor, clip: float | None) -> Tensor:

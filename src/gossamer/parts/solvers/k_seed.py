@@ -107,11 +107,11 @@ class BoundKSeed(KSeed):
     def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
         """Take one step along a direction that the client draws."""
         before: Tensor = carry["scalars"]
-        along = Along(self.directions, self.layers, keys.common)
+        along = Along(self.directions, self.layers, keys.common, carry["params"])
         number = (draws(keys.own, keys.step, 1)[0].double() * self.candidates).to(torch.int64)
-        found = clipped(along.quotient(loss, carry["params"], number, self.mu), self.clip).to(before.dtype)
+        found = clipped(along.quotient(loss, number, self.mu), self.clip).to(before.dtype)
         scalar = found * hyperparams["factor"]
         mine = torch.arange(self.candidates, device=before.device) == number
         in_place = not isinstance(hyperparams["factor"], Tensor)
-        params = along.step(carry["params"], [number], (scalar * self.span.scale).view(1), in_place)
+        params = along.step([number], (scalar * self.span.scale).view(1), in_place)
         return {**carry, "params": params, "scalars": torch.where(mine, before + scalar, before)}

@@ -49,11 +49,11 @@ class BoundScaledZerothOrder(ScaledZerothOrder, BoundZerothOrder):
         """Return the received model, and the square roots of the received curvature, which must be positive."""
         ones = {name: torch.ones_like(start[name]) for name in self.layers} if CURVATURE not in sections else {}
         curvature: Params = sections.get(CURVATURE, ones)
-        if not all(bool((entries > 0).all()) for entries in curvature.values()):
+        if not bool(torch.stack([(entries > 0).all() for entries in curvature.values()]).all()):
             raise PayloadError("the curvature must be positive")
         begun = super().begin(start, sections, memory, steps)
         return {**begun, "roots": {name: exact.root(entries) for name, entries in curvature.items()}}
 
     def along(self, carry: State, keys: StepKeys) -> Along:
         """Return the directions of a step, divided by the square roots of the curvature."""
-        return Along(self.directions, self.layers, keys.common, carry["roots"])
+        return Along(self.directions, self.layers, keys.common, carry["params"], carry["roots"])

@@ -117,18 +117,19 @@ class BoundZerothOrder(ZerothOrder):
 
     def along(self, carry: State, keys: StepKeys) -> Along:
         """Return the directions of a step."""
-        return Along(self.directions, self.layers, keys.common)
+        return Along(self.directions, self.layers, keys.common, carry["params"])
 
     def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
         """Take one step along the directions of the step."""
-        params, before, first = carry["params"], carry["scalars"], keys.step * self.perturbations
+        params, before = carry["params"], carry["scalars"]
+        first = keys.step * self.perturbations if self.steps > 1 else 0
         along = self.along(carry, keys)
         centre = None if self.difference == "central" else loss(params)
         numbers = [first + p for p in range(self.perturbations)]
-        found = [clipped(along.quotient(loss, params, number, self.mu, centre), self.clip) for number in numbers]
+        found = [clipped(along.quotient(loss, number, self.mu, centre), self.clip) for number in numbers]
         scalars = torch.stack(found).to(before.dtype) * hyperparams["factor"]
         mine = torch.arange(self.span.size, device=before.device) // self.perturbations == keys.step
         if self.moves:
             in_place = not isinstance(hyperparams["factor"], Tensor)
-            params = along.step(params, numbers, scalars * self.span.scale, in_place)
+            params = along.step(numbers, scalars * self.span.scale, in_place)
         return {**carry, "params": params, "scalars": torch.where(mine, scalars.repeat(self.steps), before)}
