@@ -84,6 +84,15 @@ def _last(capsys: pytest.CaptureFixture[str]) -> str:
         ("lora --rank 0", "--rank must be at least 1, got 0"),
         ("fedavg --set adapter.alpha=3", "the method has no adapter: add --adapter lora, for example"),
         ("fedpm --adapter lora:2", "--around: 1.lora_B start at zero"),
+        (
+            "lora --rank 4 --adapter lora:2",
+            "--rank changes nothing with --adapter lora:2, which does not read this flag",
+        ),
+        ("lora --rank 8 --adapter lora:2", "--rank changes nothing with --adapter lora:2"),
+        ("ffa-lora --alpha 3 --adapter lora:2,train=B", "--alpha changes nothing with --adapter lora:2,train=B"),
+        ("lora-truncated --targets 1 --adapter lora:2 --sampler by-size", "--targets changes nothing with --adapter"),
+        ("flora --rank 4 --adapter lora:2,merges=true", "--rank changes nothing with --adapter lora:2,merges=true"),
+        ("lora --alpha 3 --adapter own.py:Biases", "--alpha changes nothing with --adapter own.py:Biases"),
         ("fedavg --adapter own.py:OWN", "--adapter own.py:OWN: unknown name 'OWN': known: Biases"),
     ],
 )
@@ -91,6 +100,15 @@ def test_mistakes_are_told_before_anything_runs(words: str, message: str, capsys
     assert main(["run", *words.split(), *RUN, "--out", "run"]) == 2
     assert message in _last(capsys)
     assert not Path("run").exists()
+
+
+def test_flags_of_other_parts_stay_beside_an_adapter() -> None:
+    words = "lora --lr 0.003 --batch 8 --weights uniform --adapter lora:2,targets=1"
+    assert main(["run", *words.split(), *RUN, "--out", "run"]) == 0
+    method = read_about(Path("run"))["method"]
+    assert method["adapter"].startswith("LoRA(rank=2, alpha=None, targets=('1',)")
+    assert method["solver"].startswith("Adam(lr=0.003, epochs=5, steps=1, batch=8")
+    assert "weights='uniform'" in method["server"]
 
 
 def test_the_file_of_a_run_has_the_adapter(capsys: pytest.CaptureFixture[str]) -> None:

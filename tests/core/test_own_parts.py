@@ -129,6 +129,9 @@ def test_flags_reach_a_part_with_fields_of_their_names(folder: Path, given: list
     [
         ("fedprox --mu 0.5 --solver own.py:Steps", "--mu changes nothing with --solver own.py:Steps"),
         ("fedavg --weights uniform --server own.py:folding", "--weights changes nothing with --server own.py:folding"),
+        ("fedprox --mu 0.5 --solver adam", "--mu changes nothing with --solver adam"),
+        ("eden --bits 2 --codec eden:1", "--bits changes nothing with --codec eden:1"),
+        ("eden --bits 1 --codec topk:0.1", "--bits changes nothing with --codec topk:0.1"),
         ("fedprox --mu -1", "--mu must not be negative, got -1.0"),
     ],
 )
@@ -138,6 +141,14 @@ def test_flags_that_do_nothing_or_wrong_are_named(
     assert main(["run", *line.split(), *RUN]) == 2
     assert f"gossamer: {reason}" in capsys.readouterr().err
     assert not Path("run").exists()
+
+
+def test_flags_of_replaced_parts_that_still_count_are_kept(folder: Path) -> None:
+    words = "topk --share 0.1 --weights uniform --lr 0.1 --server median --solver sgd --down eden --sampler by-size"
+    assert main(["run", *words.split(), *RUN[:-2], "--per-round", "3", "--out", "run"]) == 0
+    method = read_about(Path("run"))["method"]
+    assert "weights='uniform'" in method["server"]
+    assert "TopK(share=0.1)" in method["codec"]
 
 
 @pytest.mark.parametrize(("part", "line"), [("Sick", 20), ("folding", 15)])

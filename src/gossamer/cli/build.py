@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gossamer.cli import user_files
-from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
+from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, parts, value
 from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign, settable
@@ -70,6 +70,9 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 SECURE = "secure."
 """How settings of secure aggregation begin."""
 
+WHOLE = ("codec", "down", "sampler", "adapter")
+"""The parts that a spec sets as a whole. A solver takes flags of the method, and a rule wraps the method's server."""
+
 OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
 """Other types that a flag accepts in place of a part."""
 
@@ -126,7 +129,7 @@ def make_method(request: Request) -> Method:
     if method is not None:
         made = mistakes.attempt(with_parts, method, request, values)
         if made is not None and not mistakes.found:
-            mistakes.note(*_unused(recipe, known, values, request, made))
+            mistakes.note(*_unused(recipe, known, values, request, method, made))
         method = made or method
         refused = [name for name in KINDS if getattr(request, name)] if made is None else []
         # Settings of a part that is not there are left out.
@@ -151,20 +154,42 @@ def _later(request: Request) -> bool:
 
 
 def _unused(
-    recipe: Recipe, known: Sequence[Flag], values: dict[str, Any], request: Request, made: Method
+    recipe: Recipe, known: Sequence[Flag], values: dict[str, Any], request: Request, method: Method, made: Method
 ) -> Iterator[str]:
-    """Yield a mistake for each flag without effect, because its part was replaced."""
-    given = request.files() | ({"solver": request.solver} if request.solver else {})
-    replaced = [f"{_word(name)} {spec}" for name, spec in given.items() if name in KINDS]
-    named = given.keys() - request.files().keys()
-    parts = {name: part for name, part in settable(made).items() if name in named}
-    taken = {field.name for part in parts.values() for field in fields(part)}  # also if it is the default there
-    for flag in known if replaced else ():
-        if flag.name not in values or flag.name in taken or flag.default in (REQUIRED, values[flag.name]):
+    """Yield a mistake for each given flag without effect, because ``made`` replaces a part of the recipe's ``method``.
+
+    Without such a flag the result is the same. This says nothing about a value that is the default: its flag is without
+    effect if it is one of a replaced part alone.
+    """
+    files = request.files()
+    asked = {name: getattr(request, name) for name in KINDS if getattr(request, name)}
+    named = settable(made).get("solver") if request.solver and "solver" not in files else None
+    taken = _names(named)  # also if it is the default there
+    gone = _gone(method, made, [name for name in WHOLE if name in asked and name not in files])
+    for flag in known if asked else ():
+        if flag.name not in values or flag.default is REQUIRED or flag.name in taken:
             continue
-        rest = {name: value for name, value in values.items() if name != flag.name}
-        if Mistakes().attempt(with_parts, call(recipe, request.method, rest), request, rest) == made:
-            yield f"{flag.word} changes nothing with {' and '.join(replaced)}, which has no field {flag.name}"
+        blamed = [name for name, names in gone.items() if flag.name in names]
+        idle = bool(blamed)
+        if values[flag.name] != flag.default:
+            rest = {name: value for name, value in values.items() if name != flag.name}
+            without = Mistakes().attempt(call, recipe, request.method, rest)
+            idle = without not in (None, method) and Mistakes().attempt(with_parts, without, request, rest) == made
+        if idle:
+            replaced = " and ".join(f"{_word(name)} {asked[name]}" for name in blamed or asked)
+            yield f"{flag.word} changes nothing with {replaced}, which does not read this flag: leave one of them out"
+
+
+def _gone(method: Method, made: Method, replaced: Sequence[str]) -> dict[str, set[str]]:
+    """Return, for each replaced part, the names of its fields that no other part has."""
+    before, after = settable(method), settable(made)
+    kept = {field for name, part in after.items() if name not in replaced for field in _names(part)}
+    return {name: _names(before[name]) - kept for name in replaced if name in before}
+
+
+def _names(part: Any) -> set[str]:
+    """Return the names of the fields of a part, and of the parts in it."""
+    return {field.name for each in (part, *parts(part)) if is_dataclass(each) for field in fields(each)}
 
 
 def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> Method:
