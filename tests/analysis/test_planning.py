@@ -689,6 +689,25 @@ def test_the_command_prints_the_run_that_follows_the_plan(folder: Path, capsys: 
     assert "retain='signs'" in about["method"]["codec"]
 
 
+@pytest.mark.parametrize(
+    ("words", "reasons"),
+    [
+        (["fleet.toml", "--adapter", "lora:4"], ["--adapter: a plan saves operations by pruning a whole network"]),
+        (["fleet.toml", "--adapter=lora:4", "lora"], ["--adapter: a plan saves", "lora: a plan is for onebit-cs"]),
+        (["lora", "fleet.toml"], ["lora: a plan is for onebit-cs, and other methods use only its powers"]),
+        (["fleet.toml", "--adaptor", "lora:4"], ["unrecognized arguments: --adaptor lora:4"]),
+    ],
+)
+def test_a_plan_is_for_no_other_method_and_no_adapter(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], reasons: list[str]
+) -> None:
+    FLEET.write("fleet.toml")
+    assert main(["plan", *words, "--energy", "1", "--deadline", "5"]) == 2
+    said = capsys.readouterr().err
+    assert all(reason in said for reason in reasons)
+    assert not Path("plan.json").exists()
+
+
 @pytest.mark.slow
 def test_the_deadline_may_be_that_of_a_schedule(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     FLEET.write("fleet.toml")

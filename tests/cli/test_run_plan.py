@@ -86,6 +86,12 @@ def test_mistakes_are_told_before_anything_runs(
     assert not Path("run").exists()
 
 
+def test_an_adapted_network_has_no_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert go("onebit-cs --adapter lora:2") == 2
+    assert "--plan: the plan is for a whole network, whose weights are pruned" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
 WORK = [
     ("", 1.0, 1, ""),
     ("", 0.5, 1, "client 0, one of 5 like it, has 200% of the operations that were planned: plan anew"),

@@ -36,6 +36,7 @@ from gossamer.core.specs import parse
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import Fading
 from gossamer.fleet.units import read_power
+from gossamer.methods.registry import METHODS
 from gossamer.parts.channels.wireless import Wireless
 from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report import text
@@ -205,7 +206,7 @@ class Size(NamedTuple):
 
 def plan(words: list[str]) -> int:
     """``gossamer plan FLEET``."""
-    arguments = _parser().parse_args(words)
+    arguments = _parsed(words)
     mistakes, out, drawn = Mistakes(), Path(arguments.out), Path(arguments.picture)
     mistakes.attempt(check_picture, drawn, "--picture")
     mistakes.attempt(check_folder, out)
@@ -221,6 +222,24 @@ def plan(words: list[str]) -> int:
         f"{_table(found)}\n\n{facts}\n\nplan in {out}, picture in {drawn}; to run it:\n{next_command(arguments, found)}"
     )
     return 0
+
+
+def _parsed(words: list[str]) -> argparse.Namespace:
+    """Return the arguments; a method or an adapter is refused with the reason."""
+    parser, mistakes = _parser(), Mistakes()
+    arguments, strange = parser.parse_known_args(words)
+    for word in (arguments.fleet, *strange) if strange else ():
+        if word in METHODS:
+            mistakes.note(f"{word}: a plan is for onebit-cs, and other methods use only its powers: name no method")
+        elif word.partition("=")[0] == "--adapter":
+            mistakes.note(
+                "--adapter: a plan saves operations by pruning a whole network, and the frozen weights beside an "
+                "adapter are not pruned: leave it out"
+            )
+    mistakes.settle()
+    if strange:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    return arguments
 
 
 def next_command(arguments: argparse.Namespace, found: Plan) -> str:

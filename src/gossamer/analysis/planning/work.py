@@ -82,6 +82,8 @@ def operations(objective: Objective) -> float:
 
 def check_work(plan: Plan, method: Method, objective: Objective, split: Split) -> list[str]:
     """Refuse a run that takes more than was planned; return warnings for a run that takes less."""
+    adapted = "the plan is for a whole network, whose weights are pruned: leave out the adapter, or the plan"
+    require((method.adapter is None, adapted))
     size, planned = objective.layout.size, f"the plan is for {plan.parameters:,} parameters"
     require((plan.parameters == size, f"{planned}, and the model has {size:,}: plan anew, for this model"))
     each = operations(objective)
