@@ -313,7 +313,7 @@ def test_settings_without_effect_are_noticed(gossamer: Gossamer) -> None:
         "evaluation changes",
         "gossamer: --warmup is 2, and the run has 2 rounds: no round follows the warm-up",
     ]
-    assert gossamer(f"run perm {words} --warmup 1 --out b").err.splitlines()[0] == "b: 2 rounds left"
+    assert gossamer(f"run perm {words} --warmup 1 --out b").err.splitlines()[0] == "b: 2 rounds"
 
 
 def test_independent_mistakes_are_listed_at_once_and_each_once(gossamer: Gossamer) -> None:
@@ -435,7 +435,7 @@ def test_data_show_draws_a_split(gossamer: Gossamer) -> None:
 def test_a_run_ends_with_a_table_its_place_and_a_page(gossamer: Gossamer) -> None:
     said = gossamer(f"run fedavg --rounds 2 {SMALL} --lr 0.2")
     assert said.status == 0
-    assert said.err.splitlines()[0] == "runs/fedavg-digits: 2 rounds left"
+    assert said.err.splitlines()[0] == "runs/fedavg-digits: 2 rounds"
     assert [line[:9] for line in said.err.splitlines()[1:]] == ["round 1/2", "round 2/2"]
     assert "\naccuracy " in said.out
     assert "run in runs/fedavg-digits: gossamer show runs/fedavg-digits\n" in said.out

@@ -400,6 +400,6 @@ def test_runs_are_processes(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(TASK)
     assert swept("--grid", "lr=0.1", "--jobs", "2", "--out", "x") == 0
-    assert "2 rounds left" in (tmp_path / "x/logs/lr=0.1_seed=0.log").read_text()
+    assert "x/lr=0.1_seed=0: 2 rounds\n" in (tmp_path / "x/logs/lr=0.1_seed=0.log").read_text()
     assert main(["run", "fedavg", *COMMON, "--lr", "0.1", "--rounds", "2", "--out", "alone"]) == 0
     assert curve(tmp_path / "x/lr=0.1_seed=0") == curve(tmp_path / "alone")

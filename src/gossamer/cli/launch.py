@@ -115,13 +115,13 @@ def unused_paths(request: Request) -> Iterator[Path]:
 
 
 def announce(folder: RunFolder, run: FederatedRun) -> None:
-    """Print how many rounds remain, and the warnings of the folder."""
-    left = count(run.options.rounds - len(run.metrics), "round")
+    """Print the warnings of the folder, and how many rounds the run has, or has left if it continues."""
+    rounds = count(run.options.rounds - len(run.metrics), "round") + (" left" if run.metrics else "")
     for warning in folder.warnings:
         say(f"gossamer: {warning}")
     reason = f" after round {len(run.metrics)}: {run.stopped}" if run.stopped else ""
     more = f"; {command('resume', folder.path)} --rounds N gives it more rounds"
-    say(f"{folder.path}: " + (f"already finished{reason}{more}" if run.finished else f"{left} left"))
+    say(f"{folder.path}: " + (f"already finished{reason}{more}" if run.finished else rounds))
 
 
 def carry_out(work: Callable[[], None], path: Path, run: FederatedRun) -> int:
