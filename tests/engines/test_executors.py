@@ -358,6 +358,26 @@ def test_workers_go_when_the_run_is_over() -> None:
     assert not any(p.is_alive() for p in processes)
 
 
+def test_a_worker_that_still_trains_when_a_run_is_stopped_ends_quietly(capfd: pytest.CaptureFixture[str]) -> None:
+    simulation = Simulation(fedavg(), tiny_task(clients=3), Options(rounds=1))
+
+    class Slow(Client):
+        def train(self, order: ClientTask, job: Any) -> Any:
+            if job.clock.client == 0:
+                raise BrokenPipeError("sensor broken")
+            time.sleep(0.3)
+            return super().train(order, job)
+
+    executor = SideBySide(Slow(simulation.method, simulation.objective), workers=1)
+    first = next(executor.run(order(c, simulation) for c in range(3))).result
+    assert isinstance(first, Failure)
+    assert "sensor broken" in first.reason, "errors of a client are no closed pipes"
+    ((process, _),) = executor._workers.values()
+    executor.close()
+    assert process.exitcode == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_orders_are_made_as_they_are_asked_for() -> None:
     """A thousand clients must not mean a thousand models in memory."""
     simulation = Simulation(fedavg(), tiny_task(clients=40), Options(rounds=1))

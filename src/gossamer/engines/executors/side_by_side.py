@@ -139,10 +139,7 @@ def _hang_up(worker: Connection) -> None:
 
 
 def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
-    """Main loop of a worker: run tasks until the pipe is closed.
-
-    The payload of an upload is written to shared memory if it fits. The parent reads it before it sends the next task.
-    """
+    """Main loop of a worker: run tasks until the pipe is closed, by a parent that has ended or that stops early."""
     for line in LINES:  # inherited copies: while one is open, its worker does not see that the pipe is closed
         line.close()
     die_with_parent()
@@ -151,18 +148,28 @@ def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
     while True:
         try:
             client_task, known, state = pickle.loads(client_tasks.recv_bytes())
-        except (EOFError, ConnectionResetError):  # the parent has ended, or was killed
+        except (EOFError, ConnectionResetError):
             return
         common = common if known else client_task.data.common
         data = Frame(client_task.data.head, common, client_task.data.single)
-        _, result = client.do(client_task._replace(state=unpack_state(state), data=data))
-        if isinstance(result, Failure):
-            client_tasks.send_bytes(pickle.dumps((portable(result), {}, None, None), 5))
-            continue
-        sent, length, checksum = result.sent, None, result.sent.data.checksum
-        if len(sent.data.single) <= len(room):
-            length = len(sent.data.single)
-            room[:length] = sent.data.single
-            sent = sent._replace(data=Frame(sent.data.head))
-        reply = result._replace(sent=sent, state={}), pack_state(result.state), length, checksum
-        client_tasks.send_bytes(pickle.dumps(reply, 5))
+        reply = _reply(client, client_task._replace(state=unpack_state(state), data=data), room)
+        try:
+            client_tasks.send_bytes(reply)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _reply(client: Client, client_task: ClientTask, room: mmap.mmap) -> bytes:
+    """Do a task and return the message with its result.
+
+    The payload of an upload is written to shared memory if it fits. The parent reads it before it sends the next task.
+    """
+    _, result = client.do(client_task)
+    if isinstance(result, Failure):
+        return pickle.dumps((portable(result), {}, None, None), 5)
+    sent, length, checksum = result.sent, None, result.sent.data.checksum
+    if len(sent.data.single) <= len(room):
+        length = len(sent.data.single)
+        room[:length] = sent.data.single
+        sent = sent._replace(data=Frame(sent.data.head))
+    return pickle.dumps((result._replace(sent=sent, state={}), pack_state(result.state), length, checksum), 5)
