@@ -1,6 +1,7 @@
 """What a training step holds: against closed forms, and against every byte that a true step allocates."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer import SGD, ConfigError, LoRA, Options, Task, decomfl
+from gossamer import SGD, ConfigError, LoRA, Options, Task, decomfl, flora
 from gossamer.core import tree
 from gossamer.core.random import key
 from gossamer.core.types import Params, State
@@ -274,13 +275,25 @@ def test_a_step_of_a_narrow_client_peaks_there(solver: SGD, width: float) -> Non
     carry = solver.step(gradient, start, solver.begin(start, {}, {}, 2), {"rate": 0.1})
     with Allocations([*start.values(), *tree.flatten(carry).values(), x, y]) as counted:
         solver.step(gradient, start, carry, {"rate": 0.1})
-    found = client_memory(here, start, 10, copies=1 + solver_copies(solver, start))
+    found = client_memory(here, start, 10, copies=1 + solver_copies(solver, start, here.trained))
     assert counted.peak == pytest.approx(found.total, rel=0.1)
 
 
 @pytest.mark.parametrize(("solver", "copies"), [(SGD(), 0), (SGD(momentum=0.9), 1), (Adam(), 2)], ids=str)
 def test_what_solvers_keep(solver: Solver, copies: int) -> None:
-    assert solver_copies(solver, tensors(nets.build("mlp", IMAGES, 10))) == copies
+    params = tensors(nets.build("mlp", IMAGES, 10))
+    assert solver_copies(solver, params, params) == copies
+
+
+def test_adam_keeps_moments_of_trained_tensors_alone() -> None:
+    x, y = batch(20, (6,), 3)
+    layers = partial(nn.Sequential, nn.Linear(6, 40), nn.BatchNorm1d(40), nn.Linear(40, 3))
+    run = Simulation(flora(rank=2), Task.of(layers, (x, y), (x, y), clients=2), Options())
+    solver, objective = run.method.training.solver, run.objective
+    start = objective.initial()
+    assert set(objective.trained) < set(start), "base weights and running statistics are sent too"
+    assert set(solver.begin(start, {}, {}, 1)["mean"]) == set(objective.trained)
+    assert solver_copies(solver, start, objective.trained) == 2
 
 
 # Solvers that evaluate losses only.
@@ -338,7 +351,7 @@ def test_a_step_of_losses_peaks_there(adapted: bool) -> None:
     client.step = watched  # type: ignore[method-assign, assignment]
     assert not simulation.round(0, None)["failures"]
     found = client.objective.memory(simulation.like, client.exchange.solver)
-    kept = 4 * client.objective.layout.size
+    kept = 3 * 4 * client.objective.layout.size  # bits, a direction, and one of them while it is made
     assert found <= peaks[-1] <= 1.1 * (found + kept)
 
 

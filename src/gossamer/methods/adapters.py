@@ -45,7 +45,7 @@ def lora(**fields: Unpack[Adapted]) -> Method:
 
 @recipe(lr=0.006)
 def ffa_lora(**fields: Unpack[Adapted]) -> Method:
-    """LoRA with one of the two matrices frozen: half the parameters, and a mean of updates that is exact.
+    """LoRA with one of the two matrices frozen: about half the parameters, and a mean of products that is exact.
 
     Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, https://arxiv.org/abs/2403.12313
     """

@@ -45,9 +45,11 @@ def lora_truncated(*, over: Over = "holders", **fields: Unpack[LowRank]) -> Meth
     """Every client trains the first ranks of the adapters, by its capacity; A and B are averaged separately.
 
     Cho et al., Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models, EMNLP 2024,
-    https://arxiv.org/abs/2401.06432, truncate the global adapter in this way. Their ranks also shrink in training, and
-    their clients are weighted by the norm of their product; this method does neither. With over=cohort, missing ranks
-    count as an update of zero (FedIT with zero-padding).
+    https://arxiv.org/abs/2401.06432, truncate the global adapter in this way. They pad the matrices of smaller ranks
+    with zeros and average them, so that ranks which few clients hold shrink in every round. Here updates are averaged:
+    over the clients that hold the rank, or with over=cohort over all, where a missing rank counts as an update of zero.
+    Their ranks are also pruned in training, and their clients are weighted by the norm of their product; this method
+    does neither.
 
     Args:
         over: average each rank over all clients of the cohort, or over its holders (cohort, holders)

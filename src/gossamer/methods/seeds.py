@@ -117,7 +117,7 @@ def _scalars(solver: ZerothOrder, server: Server, fields: Scalars) -> Method:
 
 @recipe(lr=0.002, steps=40)
 def fedkseed(*, candidates: int = 1024, **fields: Unpack[Sums]) -> Method:
-    """Sums of scalars along a fixed set of random directions, in both ways.
+    """Sums of scalars along a fixed set of random directions, in both ways. All directions are equally likely.
 
     Qin et al., Federated Full-Parameter Tuning of Billion-Sized Language Models with Communication Cost under 18
     Kilobytes, ICML 2024, https://arxiv.org/abs/2312.06353

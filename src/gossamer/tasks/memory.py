@@ -176,15 +176,15 @@ def solver_memory(objective: Trainable, params: Params, solver: Solver) -> Train
     batch = batch_size(solver)
     if isinstance(solver, ForwardSolver):
         return forward_memory(objective, params, solver, batch)
-    copies, gradients = 1 + solver_copies(solver, params), gradient_count(solver, batch)
+    copies, gradients = 1 + solver_copies(solver, params, objective.trained), gradient_count(solver, batch)
     return client_memory(objective, params, batch, copies=copies, gradients=gradients)
 
 
-def solver_copies(solver: Solver, params: Params) -> int:
+def solver_copies(solver: Solver, params: Params, trained: Iterable[str]) -> int:
     """Return the number of values that a solver keeps per trained value, in addition to the parameters."""
     carry = solver.begin(params, {}, {}, 1)
     kept = sum(tensor.nbytes for name, tensor in tree.flatten(carry).items() if not name.startswith("params/"))
-    return kept // sum(tensor.nbytes for tensor in params.values())
+    return kept // sum(params[name].nbytes for name in trained)
 
 
 def batch_size(solver: Any) -> int:

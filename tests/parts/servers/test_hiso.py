@@ -275,11 +275,34 @@ def test_the_curvature_stays_finite() -> None:
         (lambda: compose(Full(), ScaledZerothOrder(), Dense(), Hiso()), "with Seeds"),
         (lambda: compose(Full(), ScaledZerothOrder(), Seeds(10), Mean()), "use Hiso"),
         (lambda: hiso().with_parts(server=Hiso(over="holders")), "over must be cohort"),
+        (lambda: hiso(perturbations=1), "perturbations must be at least 2 with directions=rademacher"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(method: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         simulate(method(), tiny_task(), rounds=1)
+
+
+@pytest.mark.parametrize("fields", [{"directions": "gauss"}, {"smoothing": 0.0}])
+def test_one_direction_is_enough_where_squares_differ_or_do_not_matter(fields: dict[str, Any]) -> None:
+    assert not simulate(hiso(perturbations=1, **fields), tiny_task(), rounds=1).metrics[0]["failures"]
+
+
+@pytest.mark.parametrize(("kind", "sign"), [("gauss", 1.0), ("rademacher", -1.0)])
+def test_the_square_of_an_estimate_has_the_stated_mean(kind: DirectionKind, sign: float) -> None:
+    count, draws, gradient, curvature = (
+        3,
+        40_000,
+        torch.tensor([1.0, 2.0, 0.5, 3.0]),
+        torch.tensor([1.0, 0.5, 2.0, 4.0]),
+    )
+    z = torch.stack([direction(kind, tensor(key(5)), torch.tensor(j), 4 * draws, 0) for j in range(count)])
+    z = z.view(count, draws, 4).double()
+    scaled = z / curvature.sqrt()
+    found = ((scaled @ gradient.double())[..., None] * scaled).mean(0).square().mean(0)
+    mean = gradient / curvature
+    rest = (gradient**2 / curvature).sum() / curvature / count
+    assert torch.allclose(found.float(), (1 + sign / count) * mean**2 + rest, rtol=0.05)
 
 
 @pytest.mark.slow

@@ -355,7 +355,7 @@ def test_deployed_it_is_the_same(tmp_path: Path) -> None:
 
 
 def test_memory_counts_the_personal_model() -> None:
-    assert solver_copies(Ditto(), {"w": torch.zeros(100)}) == 1
+    assert solver_copies(Ditto(), {"w": torch.zeros(100)}, "w") == 1
 
 
 # Mistakes.

@@ -428,8 +428,8 @@ def test_work_is_counted_batch_by_batch() -> None:
 
 
 def test_memory_counts_the_second_model() -> None:
-    assert solver_copies(PerFedAvg(), {"w": torch.zeros(100)}) == 1
-    assert solver_copies(PFedMe(), {"w": torch.zeros(100)}) == 1
+    assert solver_copies(PerFedAvg(), {"w": torch.zeros(100)}, "w") == 1
+    assert solver_copies(PFedMe(), {"w": torch.zeros(100)}, "w") == 1
 
 
 def test_what_is_remembered_is_the_personal_model_and_no_more() -> None:

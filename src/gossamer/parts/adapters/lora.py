@@ -5,8 +5,9 @@ the frozen weight W (outputs x inputs) computes
 
     y = W x + bias + (alpha / rank) B A x        A: rank x inputs,  B: outputs x rank
 
-A is drawn as the weight of a linear layer is, and B is zero, so training starts from the network as it is. A layer's
-two tensors are called ``lora_A`` and ``lora_B``, beside its ``weight`` and ``bias``, whose names stay as they were.
+A is drawn as the weight of a linear layer is, as in the authors' code, and B is zero, so training starts from the
+network as it is. A layer's two tensors are called ``lora_A`` and ``lora_B``, beside its ``weight`` and ``bias``, whose
+names stay as they were.
 
 With ``train="B"``, A is frozen too, as in FFA-LoRA (Sun et al., ICLR 2024, https://arxiv.org/abs/2403.12313). The
 product is then linear in what is trained, so the mean of the clients' matrices B is the mean of their products, which

@@ -9,21 +9,24 @@ local steps k = 1 to K and perturbations p = 1 to P along directions z(k, p), pr
     H   <- (1 - smoothing) H + smoothing (g(K)^2 + eps)
 
     paper    as summaries of it describe it: directions z / sqrt(H), forward differences, the moving average of
-             squares, with nu in place of ``smoothing``, and eps, which keeps H positive
-    code     of the authors, https://github.com/ZidongLiu/DeComFL: H is updated once per round, from the last local
-             step, with nu = 0.05 (defaults at commit bee0318; at commit 11270b5, from every local step, nu = 1e-6)
-    here     eps is added to the squares by entry, and is 1e-8. Squares have an upper bound, so that H stays finite.
-             Directions may be Rademacher too. Means over clients have weights. With a learning rate schedule, H is
-             computed from the scalars without its factor, and is not changed by a round whose factor is 0
+             squares, with nu in place of ``smoothing``, and eps, which keeps H positive. Its Equation 12 has the first
+             local step, another equation the last one
+    code     of the authors, https://github.com/ZidongLiu/DeComFL: Gaussian directions, clients with equal weights, no
+             eps. H is updated once per round, from the last local step, with nu = 0.05 (defaults at commit bee0318; at
+             commit 11270b5, from every local step, nu = 1e-6). Their scripts for language models have one local step
+    here     directions are Rademacher by default, and clients are weighted by samples. eps is added to the squares by
+             entry, and is 1e-8. Squares have an upper bound, so that H stays finite. With a learning rate schedule, H
+             is computed from the scalars without its factor, and is not changed by a round whose factor is 0
 
 Every machine that knows w and H can repeat this with the mean scalars (``replayed_state``). So H is not sent while the
 scalars of the missed rounds are shorter than w and H (``gossamer.parts.downlinks.delta``).
 
-For mu -> 0, the mean of g(k) is G / H, with the gradient G. With Gaussian directions, its square has the mean
+For mu -> 0, the mean of g(k) is G / H, with the gradient G. Its square has the mean
 
-    (1 + 1 / P) (G / H)^2 + 1 / P sum_j (G_j^2 / H_j) / H
+    (1 + s / P) (G / H)^2 + 1 / P sum_j (G_j^2 / H_j) / H        s = 1 for Gaussian directions, -1 for Rademacher ones
 
-so its entries tell the curvature apart only if P is not much smaller than the dimension.
+With a = G / sqrt(H), entry j stands out only if P a_j^2 is not much smaller than |a|^2. A single Rademacher direction
+gives all entries the same square, so that H cannot tell them apart: this is refused.
 """
 
 import math
@@ -36,11 +39,17 @@ from torch import Tensor
 
 from gossamer.core import exact
 from gossamer.core.codec import carry_codec
-from gossamer.core.errors import ConfigError, require, wrong
+from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Assignment, Context, Download, Section
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.servers.sum_then_decode import PartSum, PartSums, SumThenDecode
 from gossamer.parts.solvers.scaled_zeroth_order import CURVATURE, ScaledZerothOrder
+
+ALIKE = Mistake(
+    "must be at least 2 with {}: from one such direction per step, Hiso learns no curvature",
+    Setting("", "perturbations"),
+    Setting("", "directions", "rademacher"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class Hiso(SumThenDecode):
         codec, solver = context.exchange.codec.bind(context), context.exchange.solver
         if not (isinstance(solver, ScaledZerothOrder) and carry_codec(codec)):
             raise ConfigError("Hiso needs scalars of scaled directions: use ScaledZerothOrder() with Seeds(count)")
+        alike = solver.perturbations == 1 and solver.directions == "rademacher"
+        require((not (alike and self.smoothing), ALIKE))
         fields = {**vars(self), "weights": context.sampler.weights or self.weights}
         return BoundHiso(**fields, trained=context.trained, solver=solver)
 

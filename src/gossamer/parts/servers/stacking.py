@@ -8,11 +8,13 @@ products. Stacked side by side, the matrices of all clients give it exactly, wha
 
 B_k and A_k are the client's matrices after training. Then all adapters restart: A is drawn anew, from the run's key and
 the round, with the distribution of a new layer, and B is zero. Other trained tensors and running statistics are
-averaged over the cohort.
+averaged over the cohort. All clients of a round start from the same A, of which each takes its first ranks. In the
+authors' code each client draws its own A, so that the mean of the products can have a higher rank.
 
-The stack of a round determines the next model, so ``Delta(shared_start=True)`` sends the clients the stacks that they
-have missed, as FLoRA does. Every device must then get the same weights. So a product is a sum of outer products, one
-rank after the other, in separate multiplications and additions, not a matrix product.
+The stack of a round determines the next model. FLoRA sends it to all clients. With ``Delta(shared_start=True)`` a
+client receives the stacks that it has missed when it takes part again. Every device must then get the same weights. So
+a product is a sum of outer products, one rank after the other, in separate multiplications and additions, not a matrix
+product.
 """
 
 import math

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from gossamer.core.errors import require, wrong
-from gossamer.core.exchange import Sections
+from gossamer.core.exchange import Context, Sections
 from gossamer.core.solver import Gradient, Hyperparams
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.solvers.batches import InBatches
@@ -60,12 +60,21 @@ class Adam(InBatches):
             (self.warmup >= 0, wrong(self, "warmup", "must not be negative")),
         )
 
+    def bind(self, context: Context) -> "BoundAdam":
+        """Return the solver with the names of the tensors that have moments."""
+        super().bind(context)
+        return BoundAdam(**vars(self), trained=context.trained)
+
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """Return the received model with both moments at 0."""
         some = next(iter(start.values()))
-        zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items() if tensor.is_floating_point()}
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in self.moving(start).items()}
         step = torch.zeros((), dtype=torch.float64, device=some.device)
         return {"params": start, "mean": zeros, "square": dict(zeros), "step": step}
+
+    def moving(self, start: Params) -> Params:
+        """Return the tensors that have moments: all floating-point ones, as long as the trained ones are not known."""
+        return {name: tensor for name, tensor in start.items() if tensor.is_floating_point()}
 
     def hyperparams(self, clock: Clock) -> dict[str, float]:
         """Return the learning rate of this round."""
@@ -90,3 +99,18 @@ class Adam(InBatches):
             "square": {**carry["square"], **square},
             "step": step,
         }
+
+
+@dataclass(frozen=True)
+class BoundAdam(Adam):
+    """``Adam`` for one network.
+
+    Args:
+        trained: the names of the trained tensors; running statistics and frozen weights have no moments
+    """
+
+    trained: tuple[str, ...] = ()
+
+    def moving(self, start: Params) -> Params:
+        """Return the trained tensors that the client holds."""
+        return {name: start[name] for name in self.trained if name in start}

@@ -1,7 +1,7 @@
 """Zeroth-order training: a client evaluates its loss along random directions, and computes no gradient.
 
 Li et al., Achieving Dimension-Free Communication in Federated Learning via Zeroth-Order Optimization, ICLR 2025,
-https://arxiv.org/abs/2405.15861 (DeComFL), Algorithms 1 and 2.
+https://arxiv.org/abs/2405.15861 (DeComFL).
 
 In local step k, with the loss F of one batch and perturbations p = 1 to P along directions z(k, p):
 
@@ -11,8 +11,8 @@ In local step k, with the loss F of one batch and perturbations p = 1 to P along
 
 For mu -> 0, c is the product of the gradient g with z, and c z is an unbiased estimate of g in d dimensions:
 
-    rademacher    E|c z - g|^2 = (d - 1) |g|^2
-    gauss         E|c z - g|^2 = (d + 1) |g|^2
+    rademacher    E|c z - g|^2 = (d - 1) |g|^2        the default
+    gauss         E|c z - g|^2 = (d + 1) |g|^2        the authors' code
 
 Central differences are exact for a quadratic loss. Forward differences add mu/2 z'Hz, which is independent of the sign
 of z, so that its product with z has mean 0: the bias of both is of the order of mu^2. With ``clip``, estimates are
