@@ -22,6 +22,7 @@ from gossamer import (
     fedkseed,
     flora,
     hiso,
+    klms,
     lora_truncated,
 )
 from gossamer.core.codec import Codec
@@ -82,6 +83,12 @@ def masks(lr: float, alpha: float) -> Method:
     return one_bit(MaskedNoise(alpha=alpha), lr)
 
 
+def sampled(scale: float) -> Method:
+    """Return KLMS: importance-sampled masks that shift the initial adapter by a fixed magnitude."""
+    made = klms(lr=0.1, epochs=EPOCHS, batch=BATCH, scale=scale, around="start")
+    return made.with_parts(adapter=LITTLE, down=Delta(shared_start=True))
+
+
 def ranks(recipe: Callable[..., Method], lr: float) -> Method:
     """Return a recipe whose clients have unequal ranks."""
     made = recipe(rank=RANK, alpha=2.0 * RANK, capacities=CAPACITIES)
@@ -114,6 +121,11 @@ def magnitudes(*values: float) -> tuple[Candidate, ...]:
     return tuple({"lr": 3e-3, "alpha": alpha} for alpha in values)
 
 
+def scales(*values: float) -> tuple[Candidate, ...]:
+    """Return one candidate per magnitude of a mask."""
+    return tuple({"scale": scale} for scale in values)
+
+
 LARGE = LoRA(RANK, 2.0 * RANK)
 FROZEN = LoRA(RANK, 2.0 * RANK, train="B")
 TINY = LoRA(1, 2.0, train="B")
@@ -131,6 +143,7 @@ ROWS: dict[str, Row] = {
     "flora": Row("FLoRA, stacked ranks", RANKS, lambda lr: ranks(flora, lr), rates(1e-3, 3e-3, 1e-2, 3e-2)),
     "masks": Row("FedMRN, one bit", SMALL, masks, magnitudes(3e-3, 1e-2, 3e-2, 1e-1)),
     "eden": Row("EDEN, one bit", SMALL, lambda lr: one_bit(Eden(1), lr), rates(3e-3, 1e-2, 3e-2)),
+    "klms": Row("KLMS, below one bit", SMALL, sampled, scales(0.01, 0.03, 0.1)),
     "signs": Row("signs, one bit", SMALL, lambda lr: one_bit(StochasticSign(), lr), rates(1e-3, 3e-3, 1e-2)),
     "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(decomfl, None, lr), rates(0.003, 0.006, 0.01), MANY_ROUNDS),
     "decomfl-lora": Row("DeComFL", TINIEST, lambda lr: zeroth(decomfl, TINY, lr), rates(0.3, 1.0, 3.0), MANY_ROUNDS),
