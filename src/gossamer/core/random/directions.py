@@ -33,8 +33,8 @@ Piece = tuple[int, int]
 
 BITS = 24
 """Bits of a uniform number."""
-TOGETHER = 2**20
-"""Entries of small tensors that are drawn and added together: 4 MB of float32."""
+TOGETHER = 2**18
+"""Entries of small tensors that are drawn and added together: 1 MB of float32."""
 
 
 def direction(kind: DirectionKind, key: Tensor, number: Number, n: int, layer: int) -> Tensor:
@@ -83,7 +83,7 @@ def directions(
 def together(sizes: Sequence[int]) -> list[slice]:
     """Return which tensors, given their numbers of entries, are drawn together: as many in a row as have room.
 
-    >>> together([600_000, 400_000, 100_000, 3_000_000])
+    >>> together([150_000, 100_000, 50_000, 800_000])
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
     """
     first, room, groups = 0, TOGETHER, []

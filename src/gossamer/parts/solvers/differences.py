@@ -97,7 +97,8 @@ NOTHING = Kept(-1, -1, torch.empty(0))
 class Along:
     """The directions of one key, within one step.
 
-    Small tensors are drawn together. The last draw and the last direction are kept: up to 8 MB.
+    Small tensors are drawn together. The last draw and the last direction are kept: 2 MB, or twice the
+    largest tensor.
 
     Args:
         kind: the distribution of their entries
