@@ -12,17 +12,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 import gossamer.core.random
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import (
     Key,
     choice,
+    draws,
     fold,
     generator,
     halves,
     key,
     permutation,
+    tensor,
     torch_seed,
     uniform,
     words,
@@ -303,6 +306,16 @@ def test_impossible_choices_are_refused(n: int, k: int) -> None:
 def test_all_are_chosen_equally_often() -> None:
     times = np.bincount(np.concatenate([choice(fold(key(0), i), 10, 3) for i in range(2000)]), minlength=10)
     assert abs(times - 600).max() < 4 * (2000 * 0.3 * 0.7) ** 0.5
+
+
+def test_draws_of_tensors_without_values_have_their_shape() -> None:
+    """Compilers trace a step, also a stacked one, with such tensors."""
+    mode = FakeTensorMode()
+    keys, steps = mode.from_tensor(tensor(key(3)).repeat(4, 1)), mode.from_tensor(torch.arange(4))
+    with mode:
+        stacked = torch.vmap(lambda k, step: draws(k, step, 5))(keys, steps)
+        alone = draws(keys[0], steps[0], 5)
+    assert (stacked.shape, alone.shape, stacked.dtype) == ((4, 5), (5,), torch.float32)
 
 
 def test_a_generator_starts_from_its_key_each_time() -> None:

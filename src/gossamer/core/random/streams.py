@@ -40,6 +40,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses import FakeTensor
 
 from gossamer.core.errors import ConfigError, require
 
@@ -236,8 +237,13 @@ def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0
 
 def draw_bits(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
     """Return the 24 bits of each of the ``draws``, as int32."""
-    plain = not torch.compiler.is_compiling() and not any(map(is_functorch_wrapped_tensor, (key, step)))
+    plain = not torch.compiler.is_compiling() and not any(map(_has_no_values, (key, step)))
     return (_draw_bits if plain else _draw_bits_op)(key, step, n, layer, evaluation)
+
+
+def _has_no_values(tensor: Tensor) -> bool:
+    """Return whether a tensor is stacked, or stands for a tensor while a step is compiled."""
+    return is_functorch_wrapped_tensor(tensor) or isinstance(tensor, FakeTensor)
 
 
 def _draw_bits(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
