@@ -354,8 +354,8 @@ def test_a_worker_that_dies_between_two_rounds_is_replaced_and_no_client_fails()
         process.kill()
         process.join()
 
-    task, options = tiny_task(clients=4), {"rounds": 3, "executor": "side-by-side"}
-    whole, cut = (simulate(fedavg(), task, **options, callbacks=calls) for calls in ([], [kill]))
+    task = tiny_task(clients=4)
+    whole, cut = (simulate(fedavg(), task, rounds=3, executor="side-by-side", callbacks=c) for c in ([], [kill]))
     assert exact_figures(cut) == exact_figures(whole)
     assert all(torch.equal(final(cut)[name], tensor) for name, tensor in final(whole).items())
 

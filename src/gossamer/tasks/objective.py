@@ -16,7 +16,6 @@ leave them unchanged.
 import copy
 import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from functools import cached_property, partial
@@ -31,7 +30,7 @@ from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Move, Solver
 from gossamer.core.types import Flops, Layout, Params, State
-from gossamer.tasks import moves, per_sample
+from gossamer.tasks import moves, operations, per_sample
 from gossamer.tasks.checkpointing import Checkpointing, repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
@@ -40,7 +39,7 @@ from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, token_scores, weight
 from gossamer.tasks.memory import solver_memory
 from gossamer.tasks.metrics import Judgement, Rows
-from gossamer.tasks.modes import FlopCounter
+from gossamer.tasks.operations import Counted
 from gossamer.tasks.per_sample import INVALID
 from gossamer.tasks.precision import FLOAT32, Precision, check_type, on_cpu
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
@@ -88,10 +87,13 @@ class Objective:
         _check_types({**parameters, **buffers}, (*self.trained, *self.averaged))
         self._counts = {name: buffers[name].clone() for name in self.counters}
         self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
+        everywhere = self._module.named_parameters(remove_duplicate=False)  # a shared tensor has several names
+        self._fixed = {name: p for name, p in everywhere if not p.requires_grad}
+        self._fixed |= {name: self._outline.get(name, b) for name, b in buffers.items() if name in declared}
         self._registries, self._owners = _registries(self._module), moves.owners(self._module, self.trained)
         self._put(self._outline)  # trained tensors are passed in, so the module need not hold a copy
         self._alone, self._together = False, True
-        self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
+        self._counted: dict[tuple[Any, ...], Counted] = {}
         self._widths: dict[bool, Widths] = {}
         self._settled: tuple[Params, nn.Module] | None = None
         self._randomness: Randomness | None = None
@@ -487,32 +489,26 @@ class Objective:
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
-        """Return the operations of one forward and backward pass, from torch's counter; cached by shapes.
-
-        cuDNN is disabled, because the counter does not see the products inside its recurrent kernels.
-        """
+        """Return the operations of one forward and backward pass; counted once for tensors of the same shapes."""
         shapes = (len(rows), *(params[name].shape for name in self.trained))
-        if shapes not in self._flops:
-            counter, by_hand = FlopCounter(), torch.backends.cudnn.flags(enabled=False)
+        if shapes not in self._counted:
             self.train_mode(alone=len(rows) == 1)  # may take a forward pass, which does not count
-            with seeded(Key(0, 0)), torch.enable_grad(), by_hand, counter:
-                self.gradient({**self.local(), **params}, *self.samples.read(rows))
-            layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-            self._flops[shapes] = counter.get_total_flops(), layers
-        done, layers = self._flops[shapes]
+            held, batch = {**self.local(), **params}, self.samples.read(rows)
+            with seeded(Key(0, 0)), torch.enable_grad():
+                self._counted[shapes] = operations.count(lambda: self.gradient(held, *batch))
+        counted = self._counted[shapes]
         if not keep:
-            return Flops(done, done)
-        shares = _shares({name: params[name] for name in self.trained}, keep)
-        return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
+            return Flops(counted.total, counted.total)
+        trained = {name: params[name] for name in self.trained}
+        fixed = {name: params.get(name, tensor) for name, tensor in self._fixed.items()}
+        return operations.with_masks(counted, trained, fixed, keep)
 
     def forward_flops(self, params: Params, rows: Tensor) -> int:
         """Return the operations of evaluating samples, as a multiple of the first sample's."""
         shapes = ("forward", *(params[name].shape for name in self.trained))
-        if shapes not in self._flops:
-            with FlopCounter() as counter:
-                self.evaluate(params, *self.samples.read(rows[:1]))
-            self._flops[shapes] = counter.get_total_flops(), {}
-        return len(rows) * self._flops[shapes][0]
+        if shapes not in self._counted:
+            self._counted[shapes] = operations.count(lambda: self.evaluate(params, *self.samples.read(rows[:1])))
+        return len(rows) * self._counted[shapes].total
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
@@ -638,21 +634,6 @@ def _check_types(tensors: Params, names: Iterable[str]) -> None:
 def _hollow(tensor: Tensor) -> Tensor:
     """Return zeros of a tensor's shape that take no memory."""
     return tensor.detach().new_zeros(()).expand(tensor.shape)
-
-
-def _shares(weights: Params, keep: Params) -> dict[str, float]:
-    """Return the kept fraction of weights for each layer with a mask; biases and norms are negligible."""
-    held, every = Counter[str](), Counter[str]()
-    for name, tensor in weights.items():
-        if tensor.dim() > 1:
-            held[_layer(name)] += int(keep[name].sum()) if name in keep else tensor.numel()
-            every[_layer(name)] += tensor.numel()
-    return {_layer(name): held[_layer(name)] / every[_layer(name)] for name in keep if every[_layer(name)]}
-
-
-def _layer(tensor: str) -> str:
-    """Return the layer of a tensor."""
-    return tensor.rpartition(".")[0]
 
 
 def _only(output: Tensor, labels: Tensor | None) -> Tensor:
