@@ -194,6 +194,25 @@ def test_operations_of_an_mlp_are_those_of_the_formula() -> None:
     assert ours.flops(ours.initial(), torch.arange(5)) == Flops(done, done)
 
 
+def test_operations_of_a_recurrent_layer_are_those_of_its_products() -> None:
+    """Four gates of 5 from 16 inputs and 5 states, for 4 samples of 16 steps; nothing goes back to the inputs."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.last = nn.LSTM(16, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.last(self.lstm(x[:, 0])[0][:, -1])
+            return scores
+
+    ours, rows = objective(Recurrent, *images(4)), torch.arange(4)
+    inputs, states, scores = (2 * 4 * n for n in (16 * 20 * 16, 16 * 20 * 5, 5 * 3))
+    step = states // 16  # the first state needs no gradient
+    assert ours.forward_flops(ours.initial(), rows) == inputs + states + scores
+    assert ours.flops(ours.initial(), rows).done == 2 * inputs + 3 * states - step + 3 * scores
+
+
 def test_operations_of_one_sample_are_the_same_before_and_after_training() -> None:
     x, y = images(8)
     before, after = (objective(lambda: build("mlp", (1, 16, 16), 3), x, y) for _ in range(2))

@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
-
 from gossamer.core.types import Flops, Params
-from gossamer.tasks.modes import FlopCounter
+from gossamer.tasks.modes import FlopCounter, plain_kernels
 
 TRAINED, FROZEN = 3, 2
 """The number of products that an entry takes part in."""
@@ -32,11 +30,8 @@ class Counted(NamedTuple):
 
 
 def count(run: Callable[[], object]) -> Counted:
-    """Count the operations of a pass.
-
-    cuDNN is disabled, because the counter does not see the products inside its recurrent kernels.
-    """
-    with torch.backends.cudnn.flags(enabled=False), FlopCounter() as counter:
+    """Count the operations of a pass; with plain kernels, as the counter does not see inside of others."""
+    with plain_kernels(), FlopCounter() as counter:
         run()
     layers = {name.partition(".")[2]: sum(each.values()) for name, each in counter.get_flop_counts().items()}
     return Counted(counter.get_total_flops(), _without_inner(layers))
