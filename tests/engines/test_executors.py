@@ -348,6 +348,42 @@ def test_a_worker_that_dies_is_a_client_that_failed_and_is_replaced() -> None:
     assert all(isinstance(done[c], ClientResult) for c in (0, 2, 3, 4, 5))
 
 
+def test_a_worker_that_dies_between_two_rounds_is_replaced_and_no_client_fails() -> None:
+    def kill(record: dict[str, Any], run: Any) -> None:
+        process, _ = next(iter(run.executor._workers.values()))
+        process.kill()
+        process.join()
+
+    task = tiny_task(clients=4)
+    whole, cut = (simulate(fedavg(), task, rounds=3, executor="side-by-side", callbacks=c) for c in ([], [kill]))
+    assert exact_figures(cut) == exact_figures(whole)
+    assert all(torch.equal(final(cut)[name], tensor) for name, tensor in final(whole).items())
+
+
+@pytest.mark.parametrize("received", [True, False])
+def test_a_worker_that_dies_before_it_reads_its_task_is_a_client_that_failed(received: bool) -> None:
+    simulation = Simulation(fedavg(), tiny_task(clients=6), Options(rounds=1))
+    executor = SideBySide(Client(simulation.method, simulation.objective), workers=2)
+
+    def orders() -> Any:
+        """The second worker gets the task of client 1."""
+        yield order(0, simulation)
+        _, (process, _) = executor._workers.values()
+        if received:
+            os.kill(process.pid, signal.SIGSTOP)
+            yield order(1, simulation)
+        process.kill()
+        process.join()
+        yield from (order(c, simulation) for c in range(2 if received else 1, 6))
+
+    done = {d.client_task.clock.client: d.result for d in executor.run(orders())}
+    assert len(executor._workers) == 2
+    executor.close()
+    assert isinstance(done[1], Failure)
+    assert "its process died (exit code -9)" in done[1].reason
+    assert all(isinstance(done[c], ClientResult) for c in (0, 2, 3, 4, 5))
+
+
 def test_workers_go_when_the_run_is_over() -> None:
     simulation = Simulation(fedavg(), tiny_task(), Options(rounds=1, executor="side-by-side"))
     simulation.round(0, None)

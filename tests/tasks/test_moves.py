@@ -103,7 +103,7 @@ def test_one_moved_layer_is_in_memory_at_a_time() -> None:
     assert most == 6 * 6 + 6
     assert not alive
     for name, tensor in params.items():
-        assert all(registry[attribute] is tensor for registry, attribute in found._registries[name])
+        assert all(place.registry[place.attribute] is tensor for place in found._places[name])
 
 
 def test_a_loss_builds_no_graph() -> None:

@@ -1,12 +1,13 @@
 """The model as a function of its tensors: gradients, BatchNorm, what travels, operations counted."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gossamer import ConfigError, Task, fedavg, simulate
+from gossamer import ConfigError, LoRA, Task, fedavg, simulate
 from gossamer.core.random import key
 from gossamer.core.types import Flops
 from gossamer.tasks.nets import build
@@ -193,6 +194,25 @@ def test_operations_of_an_mlp_are_those_of_the_formula() -> None:
     assert ours.flops(ours.initial(), torch.arange(5)) == Flops(done, done)
 
 
+def test_operations_of_a_recurrent_layer_are_those_of_its_products() -> None:
+    """Four gates of 5 from 16 inputs and 5 states, for 4 samples of 16 steps; nothing goes back to the inputs."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.last = nn.LSTM(16, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.last(self.lstm(x[:, 0])[0][:, -1])
+            return scores
+
+    ours, rows = objective(Recurrent, *images(4)), torch.arange(4)
+    inputs, states, scores = (2 * 4 * n for n in (16 * 20 * 16, 16 * 20 * 5, 5 * 3))
+    step = states // 16  # the first state needs no gradient
+    assert ours.forward_flops(ours.initial(), rows) == inputs + states + scores
+    assert ours.flops(ours.initial(), rows).done == 2 * inputs + 3 * states - step + 3 * scores
+
+
 def test_operations_of_one_sample_are_the_same_before_and_after_training() -> None:
     x, y = images(8)
     before, after = (objective(lambda: build("mlp", (1, 16, 16), 3), x, y) for _ in range(2))
@@ -200,6 +220,59 @@ def test_operations_of_one_sample_are_the_same_before_and_after_training() -> No
     counted = before.flops(before.initial(), torch.arange(1))
     assert counted == after.flops(after.initial(), torch.arange(1))
     assert 4 * counted.done == before.flops(before.initial(), torch.arange(4)).done
+
+
+@pytest.mark.parametrize("adapter", [{}, {"merges": True}, {"train": "B"}])
+def test_operations_of_frozen_weights_beside_a_masked_adapter_are_useful(adapter: dict[str, Any]) -> None:
+    """A trained entry has three products per sample, a frozen one two; the first layer has one less of each."""
+    torch.manual_seed(0)
+    (x, y), lora = images(5, side=4), LoRA(rank=2, targets=("3",), also=("1.*",), **adapter)
+    ours = objective(
+        lambda: lora.adapt(nn.Sequential(nn.Flatten(), nn.Linear(16, 7), nn.ReLU(), nn.Linear(7, 3))), x, y
+    )
+    down, up = ((2 if adapter.get("train") == "B" else 3), 3)
+    done = 2 * 5 * (2 * 16 * 7 + 2 * 7 * 3 + down * 2 * 7 + up * 3 * 2)
+    masks = {
+        name: (torch.rand(ours.initial()[name].shape) < 0.5).float() for name in ours.trained if "bias" not in name
+    }
+    lost = {name: int((mask == 0).sum()) for name, mask in masks.items()}
+    saved = 2 * 5 * (2 * lost["1.weight"] + 3 * lost.get("3.lora_A", 0) + 3 * lost["3.lora_B"])
+    assert ours.flops(ours.initial(), torch.arange(5), masks) == Flops(done, done - saved)
+
+
+def test_frozen_weights_that_two_layers_share_count_in_both() -> None:
+    """Only the second layer is adapted, and the weight has the name of the first."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+            self.second.weight = self.first.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.second(self.first(x.flatten(1)).relu())
+            return output
+
+    lora, (x, y) = LoRA(rank=1, targets=("second",), also=("first.bias",)), images(5, side=4)
+    ours = objective(lambda: lora.adapt(Shared()), x, y)
+    nothing = {name: torch.zeros(1, 16).view(ours.initial()[name].shape) for name in ("second.lora_A", "second.lora_B")}
+    counted = ours.flops(ours.initial(), torch.arange(5), nothing)
+    assert counted.done - counted.useful == 2 * 5 * 3 * (16 + 16)
+
+
+def test_a_mask_of_a_tensor_beside_layers_leaves_their_operations() -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.layer = nn.Parameter(torch.zeros(1, 16)), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.layer(x.flatten(1) + self.places)
+            return output
+
+    ours = objective(Placed, *images(5, side=4))
+    done = 3 * 2 * 5 * 16 * 3
+    assert ours.flops(ours.initial(), torch.arange(5), {"places": torch.zeros(1, 16)}) == Flops(done, done)
 
 
 def test_counting_operations_draws_no_randomness() -> None:

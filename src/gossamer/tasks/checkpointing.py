@@ -14,7 +14,7 @@ gets its buffers as they were before the first pass. The buffers of the network 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,23 +22,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from gossamer.core.errors import ConfigError, Mistake, Setting
+from gossamer.tasks.places import Place
 from gossamer.tasks.random_layers import Layers
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)
-
-
-class Place(NamedTuple):
-    """Where a module has a buffer.
-
-    Args:
-        registry: the module's buffers
-        attribute: the name in it
-        name: the name in the network
-    """
-
-    registry: dict[str, Any]
-    attribute: str
-    name: str
 
 
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:

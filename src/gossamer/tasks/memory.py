@@ -43,6 +43,7 @@ from gossamer.tasks.checkpointing import repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Batch, Samples
+from gossamer.tasks.modes import plain_kernels
 from gossamer.tasks.precision import FLOAT32, Precision, on_cpu
 
 MANY = 2**30
@@ -163,7 +164,7 @@ def forward_memory(objective: Trainable, params: Params, solver: Solver, batch: 
     held = {**objective.local(), **start}
     objective.loss(held, *_batch(objective, 1), move=_moved)  # a first pass may find out how the network can be moved
     known, (x, y) = [*held.values(), *objective.kept()], _batch(objective, batch)
-    with seeded(Key(0, 0)), _plain_kernels(), Allocations([*known, *_leaves(x, y)]) as counted:
+    with seeded(Key(0, 0)), plain_kernels(), Allocations([*known, *_leaves(x, y)]) as counted:
         objective.loss(held, x, y, move=_moved)
     parameters, carry = _storages(known), _storages(tree.flatten(solver.begin(start, {}, {}, 1)).values())
     kept = {identity: storage for identity, storage in carry.items() if identity not in parameters}
@@ -294,18 +295,7 @@ def _watched(blocks: Sequence[nn.Module] = ()) -> Iterator[Saved]:
         for block in blocks:
             stack.callback(block.register_forward_pre_hook(saved.enter, with_kwargs=True).remove)
             stack.callback(block.register_forward_hook(saved.leave).remove)
-        for each in (seeded(Key(0, 0)), torch.enable_grad(), _plain_kernels()):
+        for each in (seeded(Key(0, 0)), torch.enable_grad(), plain_kernels()):
             stack.enter_context(each)
         with saved_tensors_hooks(saved.note, lambda tensor: tensor):
             yield saved
-
-
-@contextmanager
-def _plain_kernels() -> Iterator[None]:
-    """Disable oneDNN: not all machines have it, and its recurrent layers save more than PyTorch's."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)

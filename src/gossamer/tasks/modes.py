@@ -1,4 +1,4 @@
-"""Modes of torch: those that see every operation, without the import of torch's compiler, and that of attention.
+"""Modes of torch: those that see every operation, without the import of torch's compiler, and those of kernels.
 
 A ``TorchDispatchMode`` keeps torch's compiler out of itself, and imports it for this purpose when it first runs. That
 takes 1 s and 100 MB in every process. The modes here are never active while something is compiled.
@@ -45,6 +45,18 @@ class FlopCounter(FlopCounterMode):
         assert self.mode is not None
         self.mode.__class__ = _LightCounting  # the same methods, but for the one that imports the compiler
         return self
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Disable cuDNN and oneDNN: not all machines have them, and they compute recurrent layers as single operations."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with torch.backends.cudnn.flags(enabled=False):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager

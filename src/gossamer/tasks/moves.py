@@ -10,28 +10,14 @@ moved before the pass, and if they differ, all are.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gossamer.core.solver import Move
 from gossamer.core.types import Params
-
-
-class Place(NamedTuple):
-    """Where a module has a tensor.
-
-    Args:
-        registry: the module's parameters
-        attribute: the name in it
-        name: the name of the tensor in the network
-    """
-
-    registry: dict[str, Any]
-    attribute: str
-    name: str
-
+from gossamer.tasks.places import Place
 
 Owned = list[tuple[nn.Module, list[Place]]]
 """Modules, and the places of their own tensors."""

@@ -1,49 +1,39 @@
 """The model and its loss as functions of the model's tensors.
 
-The exchanged tensors are all trainable parameters and all persistent floating-point buffers (BatchNorm's running
-statistics). Server and clients exchange and average them. Frozen parameters, integer buffers and buffers that are not
-persistent are not exchanged: all machines build the model from the same seed, so they are equal.
-
-A layer may declare buffers that training does not change, such as a base weight that only a server changes, as
-``constant_buffers = ("weight",)`` of its class. A step copies all other buffers, because a forward pass may overwrite
-them.
-
-BatchNorm uses batch statistics in training, also for a single image, which has many values per channel. If a batch of
-one sample has a single value per channel, its variance is undefined. Layers with running statistics then use these and
-leave them unchanged.
+``gossamer.tasks.roles`` says which tensors are trained, exchanged or constant, and ``gossamer.tasks.lonely_norms`` what
+BatchNorm does in a batch of one sample.
 """
 
 import copy
-import math
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Move, Solver
 from gossamer.core.types import Flops, Layout, Params, State
-from gossamer.tasks import moves, per_sample
+from gossamer.tasks import checks, moves, operations, per_sample
 from gossamer.tasks.checkpointing import Checkpointing, repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
 from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.factory import build
-from gossamer.tasks.losses import LOSSES, loss_name, token_scores, weight
+from gossamer.tasks.judging import judge, only
+from gossamer.tasks.lonely_norms import lonely_norms
+from gossamer.tasks.losses import LOSSES, loss_name
 from gossamer.tasks.memory import solver_memory
-from gossamer.tasks.metrics import Judgement, Rows
-from gossamer.tasks.modes import FlopCounter
-from gossamer.tasks.per_sample import INVALID
+from gossamer.tasks.metrics import Judgement
+from gossamer.tasks.operations import Counted
+from gossamer.tasks.places import places, put
 from gossamer.tasks.precision import FLOAT32, Precision, check_type, on_cpu
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
+from gossamer.tasks.roles import hollow, named_tensors, roles, untrained
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking, without_counters
 from gossamer.tasks.task import Task
 from gossamer.tasks.widths import Widths, derive
@@ -51,12 +41,6 @@ from gossamer.tasks.widths.elastic import stretch
 from gossamer.tasks.widths.trace import watched
 
 LossAndBuffers = tuple[Tensor, Params]  # an alias, because torch.compile does not accept the annotation written out
-
-CONVERTED = {torch.float64: "x.float()", torch.float16: "x.float()", torch.uint8: "x.float() / 255"}
-"""What to write for inputs of a type that a network of float32 refuses."""
-
-TYPES = (torch.float32, torch.float64)
-"""Data types that exchanged tensors may have."""
 
 
 class Objective:
@@ -75,28 +59,20 @@ class Objective:
         self._module = without_counters(stretch(self.build()))
         self.precision.prepare(self._module)
         self._checkpoints = Checkpointing(self._module) if checkpointing else None
-        parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
-        self.trained = [name for name, p in parameters.items() if p.requires_grad]
-        stored = self._module.state_dict().keys()  # without buffers that are not persistent: these are not exchanged
-        self.averaged = [name for name, b in buffers.items() if b.is_floating_point() and name in stored]
-        self.counters = [name for name, b in buffers.items() if not b.is_floating_point()]
-        declared = _declared_constant(self._module)
-        self.constant = [name for name in self.averaged if name in declared]
-        self._changing = [name for name in (*self.averaged, *self.counters) if name not in declared]
-        if not self.trained:
-            raise ConfigError("the model has no trainable parameters: nothing to learn")
-        _check_types({**parameters, **buffers}, (*self.trained, *self.averaged))
-        self._counts = {name: buffers[name].clone() for name in self.counters}
-        self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
-        self._registries, self._owners = _registries(self._module), moves.owners(self._module, self.trained)
-        self._put(self._outline)  # trained tensors are passed in, so the module need not hold a copy
+        self.trained, self.averaged, self.counters, self.constant, self._changing = roles(self._module)
+        tensors = named_tensors(self._module)
+        self._counts = {name: tensors[name].clone() for name in self.counters}
+        self._outline = {name: hollow(tensors[name]) for name in (*self.trained, *self.averaged)}
+        self._untrained = untrained(self._module)
+        self.frozen = sum(p.numel() for p in self._module.parameters() if not p.requires_grad)
+        self._places, self._owners = places(self._module), moves.owners(self._module, self.trained)
+        put(self._outline, self._places)  # trained tensors are passed in, so the module need not hold a copy
         self._alone, self._together = False, True
-        self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
+        self._counted: dict[tuple[Any, ...], Counted] = {}
         self._widths: dict[bool, Widths] = {}
         self._settled: tuple[Params, nn.Module] | None = None
         self._randomness: Randomness | None = None
         self.layout = Layout.of(self._outline)
-        self.frozen = sum(p.numel() for p in parameters.values() if not p.requires_grad)
         check_type(precision, self.layout.dtype)
         self.samples = task.data.train.to(device)
         self._form: Nest = self.samples.example(0)[0] if len(self.samples) else torch.empty(0)
@@ -115,9 +91,8 @@ class Objective:
 
     def kept(self) -> list[Tensor]:
         """Return the network's tensors that are not passed in: frozen parameters, and buffers without exchange."""
-        named = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         given = {*self.trained, *self.averaged, *self.counters}
-        return [tensor for name, tensor in named.items() if name not in given]
+        return [tensor for name, tensor in named_tensors(self._module).items() if name not in given]
 
     def build(self, params: Params | None = None) -> nn.Module:
         """Build the network, optionally with other tensors; narrower tensors give a narrower network."""
@@ -133,7 +108,7 @@ class Objective:
         with seeded(fold(self.key, "model", *([number] if number else []))):
             module = build(self.task.model)
         module = copy.deepcopy(module)  # some tasks return the same module at every call
-        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        named = named_tensors(module)
         for name, tensor in params.items():
             if name in named and tensor.shape != named[name].shape:
                 named[name].data = torch.empty_like(tensor, device=named[name].device)
@@ -142,8 +117,7 @@ class Objective:
 
     def initial(self, number: int = 0) -> Params:
         """Return the initial exchanged tensors; each number gives other initial weights."""
-        module = self._filled({}, number)
-        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        named = named_tensors(self._filled({}, number))
         return {name: named[name].detach().clone() for name in self._outline}
 
     def outline(self) -> Params:
@@ -185,7 +159,7 @@ class Objective:
                 )
             with seeded(fold(self.key, "model")):
                 module = build(self.task.model).train()
-            named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            named = named_tensors(module)
             travels = {name: named[name] for name in (*self.trained, *self.averaged)}
             with seeded(Key(0, 0)):
                 self._widths[streams] = derive(module, travels, x, streams)
@@ -248,13 +222,8 @@ class Objective:
 
     def _output(self, tensors: Params, x: Nest) -> Tensor:
         """Return the network's output with these tensors; faster than ``torch.func.functional_call``."""
-        self._put(tensors)
+        put(tensors, self._places)
         return forward(self._module, x)
-
-    def _put(self, tensors: Params) -> None:
-        for name, tensor in tensors.items():
-            for registry, attribute in self._registries[name]:
-                registry[attribute] = tensor
 
     def gradient(
         self,
@@ -279,7 +248,7 @@ class Objective:
         with self.precision.products():
             with drawing(numbers), self._checkpoints.active() if self._checkpoints else nullcontext():
                 output = self.precision.forward(lambda: self._output({**leaves, **fixed, **buffers}, x))
-                loss = self.task.loss(_only(output, labels), y)
+                loss = self.task.loss(only(output, labels), y)
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
         return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
@@ -298,7 +267,7 @@ class Objective:
                 output = self.precision.forward(
                     lambda: scores(functional_call(self._module, {**leaves, **fixed, **changed}, *arguments(x)))
                 )
-                return self.task.loss(_only(output, labels), y), changed
+                return self.task.loss(only(output, labels), y), changed
 
         leaves = {name: params[name] for name in self.trained}
         fixed = {name: params[name] for name in self.constant}
@@ -324,12 +293,12 @@ class Objective:
         self.train_mode(alone=len(y) == 1)
         with self.precision.products(), drawing(numbers):
             output = self.precision.forward(lambda: self._moved_output(params, x, move, late))
-            return self.task.loss(_only(output, labels), y)
+            return self.task.loss(only(output, labels), y)
 
     def _moved_output(self, params: Params, x: Nest, move: Move | None, late: moves.Owned) -> Tensor:
         """Return the output at moved tensors; those of the modules ``late`` are moved when these are called."""
         names = {place.name for _, places in late for place in places}
-        self._put(moves.moved(params, move, [name for name in self.trained if name not in names]))
+        put(moves.moved(params, move, [name for name in self.trained if name not in names]), self._places)
         if move is None or not late:
             return forward(self._module, x)
         with moves.layer_by_layer(late, params, move):
@@ -364,27 +333,18 @@ class Objective:
         )
         with drawing(numbers):
             output = self.precision.forward(lambda: scores(functional_call(self._module, held, *arguments(x))))
-            return self.task.loss(_only(output, labels), y)
+            return self.task.loss(only(output, labels), y)
 
     def check_forward(self) -> None:
         """Refuse networks that losses alone do not train: with buffers of their own, or other random numbers."""
-        if other := self.random.other:
-            raise ConfigError(
-                f"the network draws random numbers by {other}: two losses of a batch would differ by them; use layers "
-                "of torch, such as nn.Dropout"
-            )
+        checks.check_draws(self.random)
         held, batch = {**self.initial(), **self.local()}, self._here(self._some())
         if not len(batch[1]):
             return
         _ = self._late  # the trial is not part of a step
         with seeded(Key(0, 0)), torch.enable_grad():
             changed = self.gradient(held, *batch)[2]
-        for name, after in changed.items():
-            if not torch.equal(after, held[name]):
-                raise ConfigError(
-                    f"the forward pass changes the buffer {name}, which a method that sends scalars does not send: use "
-                    "layers without running statistics, such as nn.GroupNorm, or --model resnet18-gn"
-                )
+        checks.check_unchanged(changed, held)
 
     def sample_gradients(
         self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, numbers: Numbers | None = None
@@ -419,19 +379,9 @@ class Objective:
     @cached_property
     def _lonely(self) -> list[nn.Module]:
         """The BatchNorm layers that see one value per channel in a batch of one sample."""
-        norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        found: list[nn.Module] = []
-
-        def look(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if inputs[0].numel() == inputs[0].shape[1]:
-                found.append(norm)
-
-        with ExitStack() as stack, torch.no_grad():
-            for norm in norms:
-                stack.callback(norm.register_forward_pre_hook(look).remove)
-            self._module.eval()
-            self._output({**self._outline, **self._counts}, self.samples.example(1)[0])
-        return found
+        self._module.eval()
+        x, _ = self.samples.example(1)
+        return lonely_norms(self._module, lambda: self._output({**self._outline, **self._counts}, x))
 
     def evaluate(self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None) -> Judgement:
         """Return the loss and metrics of a model on samples; ``labels`` as in ``gradient``."""
@@ -448,20 +398,8 @@ class Objective:
         self, outputs: Iterable[Tensor], y: Tensor, labels: Tensor | None = None, keep: bool = False
     ) -> Judgement:
         """Return the loss and metrics of outputs; ``labels`` as in ``gradient``. ``keep`` keeps the outputs."""
-        metrics, loss, total, weights, start = self.task.metrics, self.task.loss, 0.0, 0, 0
-        rows: list[list[Tensor | None]] = [[] for _ in metrics]
-        kept: list[Tensor] = []
-        for output in outputs:
-            counted, ys = _only(output, labels), y[start : start + len(output)]
-            start += len(ys)
-            total += float(loss(counted, ys)) * (share := weight(loss, ys))
-            weights += share
-            for metric, found in zip(metrics, rows, strict=True):
-                found.append(None if found and found[0] is None else metric.rows(counted, ys))
-            if keep or any(found[0] is None for found in rows):
-                kept.append(counted)
-        mean = total / weights if weights else math.nan
-        return Judgement(mean, metrics, tuple(map(_joined, rows)), y, torch.cat(kept) if kept else None)
+        counted = (only(output, labels) for output in outputs)
+        return judge(counted, y, self.task.loss, self.task.metrics, keep)
 
     @cached_property
     def static(self) -> bool:
@@ -487,192 +425,43 @@ class Objective:
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
-        """Return the operations of one forward and backward pass, from torch's counter; cached by shapes.
-
-        cuDNN is disabled, because the counter does not see the products inside its recurrent kernels.
-        """
+        """Return the operations of one forward and backward pass; counted once for tensors of the same shapes."""
         shapes = (len(rows), *(params[name].shape for name in self.trained))
-        if shapes not in self._flops:
-            counter, by_hand = FlopCounter(), torch.backends.cudnn.flags(enabled=False)
+        if shapes not in self._counted:
             self.train_mode(alone=len(rows) == 1)  # may take a forward pass, which does not count
-            with seeded(Key(0, 0)), torch.enable_grad(), by_hand, counter:
-                self.gradient({**self.local(), **params}, *self.samples.read(rows))
-            layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-            self._flops[shapes] = counter.get_total_flops(), layers
-        done, layers = self._flops[shapes]
+            held, batch = {**self.local(), **params}, self.samples.read(rows)
+            with seeded(Key(0, 0)), torch.enable_grad():
+                self._counted[shapes] = operations.count(lambda: self.gradient(held, *batch))
+        counted = self._counted[shapes]
         if not keep:
-            return Flops(done, done)
-        shares = _shares({name: params[name] for name in self.trained}, keep)
-        return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
+            return Flops(counted.total, counted.total)
+        trained = {name: params[name] for name in self.trained}
+        others = {name: params.get(name, tensor) for name, tensor in self._untrained.items()}
+        return operations.with_masks(counted, trained, others, keep)
 
     def forward_flops(self, params: Params, rows: Tensor) -> int:
         """Return the operations of evaluating samples, as a multiple of the first sample's."""
         shapes = ("forward", *(params[name].shape for name in self.trained))
-        if shapes not in self._flops:
-            with FlopCounter() as counter:
-                self.evaluate(params, *self.samples.read(rows[:1]))
-            self._flops[shapes] = counter.get_total_flops(), {}
-        return len(rows) * self._flops[shapes][0]
+        if shapes not in self._counted:
+            self._counted[shapes] = operations.count(lambda: self.evaluate(params, *self.samples.read(rows[:1])))
+        return len(rows) * self._counted[shapes].total
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
         x, y = self._here(self._some())
-        with watched(self._module) as layers:
-            try:
-                output = self._two_outputs(params, x)
-                self._check_labels(output)
-                self._check_loss(output, y)
-                loss = self._try(params)
-            except ConfigError:
-                raise
-            except INVALID as error:
-                where = (f" at {layers[-1]}" if layers else "") + self._in_precision
-                raise ConfigError(
-                    f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}: {error}"
-                    f"{_type_hint(x, params) if 'type' in str(error) else ''}"
-                ) from error
-        if loss.dim() != 0 or not torch.isfinite(loss):
-            raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
-        self._check_metrics(output, y)
-        self._check_repeats()
-
-    def _check_repeats(self) -> None:
-        """Refuse checkpointing if a repeated block would draw other numbers."""
-        if self.checkpointing and (other := self.random.other):
-            text = f"repeats blocks of the network, which would draw other numbers by {other}: leave it out"
-            raise ConfigError(Mistake(text, Setting("", "checkpointing")))
-
-    @property
-    def _in_precision(self) -> str:
-        """The precision for an error message, if it is not the default: the network may not support it."""
-        return "" if self.precision.name == FLOAT32 else f" with precision {self.precision.name}"
+        precision, targets = self.precision.name, [held.y for held in (self.task.data.train, self.task.data.test)]
+        with watched(self._module) as layers, checks.explaining(x, self.layout.dtype, precision, layers):
+            output = self._two_outputs(params, x)
+            checks.check_labels(self.task.loss, output, targets)
+            checks.check_loss(self.task.loss, output, y)
+            loss = self._try(params)
+        checks.check_finite(loss)
+        checks.check_metrics(self.task.metrics, output, y)
+        if self.checkpointing:
+            checks.check_repeats(self.random)
 
     def _two_outputs(self, params: Params, x: Nest) -> Tensor:
         """Return the outputs for two samples in evaluation mode."""
         self._module.eval()
         with torch.no_grad(), seeded(Key(0, 0)):
             return self._output({**params, **self.local()}, x)
-
-    def _check_loss(self, output: Tensor, y: Tensor) -> None:
-        """Try the loss on the outputs for two samples, so that its mistakes are not taken for the network's."""
-        try:
-            with warnings.catch_warnings(action="ignore"):  # training shows them
-                loss = self.task.loss(output.detach().requires_grad_(), y)
-        except Exception as error:  # a user's function may fail in any way
-            shapes = f"outputs {list(output.shape)} and targets {list(y.shape)}"
-            raise ConfigError(f"the loss fails on {shapes}: {error}") from error
-        tensor = isinstance(loss, Tensor)
-        got = list(loss.shape) if tensor else f"a {type(loss).__name__}"
-        require(
-            (
-                tensor and not loss.dim(),
-                f"the loss must return one number for a batch, a tensor of shape [], got {got}",
-            ),
-            (
-                not tensor or loss.requires_grad,
-                "the loss has no gradient: compute it from the outputs by operations of torch",
-            ),
-        )
-
-    @torch.no_grad()
-    def _check_metrics(self, output: Tensor, y: Tensor) -> None:
-        """Try each metric on the outputs for two samples."""
-        for metric in self.task.metrics:
-            try:
-                with warnings.catch_warnings(action="ignore"):  # of two samples: some metrics need more
-                    rows = metric.rows(output, y)
-                    metric.of_all(output, y) if rows is None else metric.mean(rows.cpu().numpy())
-            except INVALID as error:
-                shapes = f"outputs of shape {list(output.shape)} and targets of shape {list(y.shape)}"
-                raise ConfigError(f"the metric {metric.name} fails on {shapes}: {error}") from error
-
-    def _check_labels(self, output: Tensor) -> None:
-        """Refuse labels beyond the outputs of a classifier, of samples or of their tokens."""
-        name, targets = loss_name(self.task.loss), [held.y for held in (self.task.data.train, self.task.data.test)]
-        if output.dim() < 2 or name not in ("cross_entropy", "nll") or any(y.dtype != torch.int64 for y in targets):
-            return
-        y = next((y for y in targets if len(y)), targets[0])[: len(output)]
-        outputs = (output if y.dim() == 1 else token_scores(name, output, y.to(output.device))[0]).shape[1]
-        classes = max((int(y.max()) for y in targets if y.numel()), default=-1) + 1
-        if 0 < outputs < classes:
-            raise ConfigError(
-                f"the largest label is {classes - 1}, but the model has {outputs} outputs, for the labels 0 to "
-                f"{outputs - 1}: number the labels from 0, or give the model {classes} outputs"
-            )
-
-
-def _declared_constant(module: nn.Module) -> set[str]:
-    """Return the names of the buffers that layers declare as constant."""
-    layers = module.named_modules()
-    return {f"{name}.{buffer}" if name else buffer for name, layer in layers for buffer in _constants(layer)}
-
-
-def _constants(layer: nn.Module) -> tuple[str, ...]:
-    found: tuple[str, ...] = getattr(type(layer), "constant_buffers", ())
-    return found
-
-
-def _type_hint(x: Nest, params: Params) -> str:
-    """Return what to write if inputs and network have different types."""
-    network = next(iter(params.values())).dtype
-    other = next((leaf.dtype for leaf in nests.leaves(x).values() if leaf.dtype in CONVERTED), network)
-    if other == network:
-        return ""
-    return f": x is {_short(other)} and the network {_short(network)}: write {CONVERTED[other]}"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _check_types(tensors: Params, names: Iterable[str]) -> None:
-    """Refuse exchanged tensors of a type that is too inexact for sums and codecs."""
-    wrong = {name: tensors[name].dtype for name in names if tensors[name].dtype not in TYPES}
-    for name, dtype in wrong.items():
-        raise ConfigError(
-            f"the model's tensor {name} has type {dtype}: models are trained in float32 or float64; build the network "
-            "in one of these, with model.float() (for half-precision messages use Dense('float16'))"
-        )
-
-
-def _hollow(tensor: Tensor) -> Tensor:
-    """Return zeros of a tensor's shape that take no memory."""
-    return tensor.detach().new_zeros(()).expand(tensor.shape)
-
-
-def _shares(weights: Params, keep: Params) -> dict[str, float]:
-    """Return the kept fraction of weights for each layer with a mask; biases and norms are negligible."""
-    held, every = Counter[str](), Counter[str]()
-    for name, tensor in weights.items():
-        if tensor.dim() > 1:
-            held[_layer(name)] += int(keep[name].sum()) if name in keep else tensor.numel()
-            every[_layer(name)] += tensor.numel()
-    return {_layer(name): held[_layer(name)] / every[_layer(name)] for name in keep if every[_layer(name)]}
-
-
-def _layer(tensor: str) -> str:
-    """Return the layer of a tensor."""
-    return tensor.rpartition(".")[0]
-
-
-def _only(output: Tensor, labels: Tensor | None) -> Tensor:
-    """Set the scores of excluded labels to 0."""
-    return output if labels is None else output * labels
-
-
-def _joined(rows: list[Tensor | None]) -> Rows | None:
-    """Return the rows of all batches; none if a metric has none."""
-    found = [each for each in rows if each is not None]
-    return torch.cat(found).to("cpu").numpy() if found else None
-
-
-def _registries(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
-    """Return where the module registers each tensor; tied tensors have several entries."""
-    names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
-    found: dict[str, list[tuple[dict[str, Any], str]]] = {name: [] for name in names.values()}
-    registries = [registry for part in module.modules() for registry in (part._parameters, part._buffers)]
-    for registry in registries:
-        for attribute, tensor in registry.items():
-            if tensor is not None:
-                found[names[id(tensor)]].append((registry, attribute))
-    return found

@@ -5,7 +5,7 @@ processes. A worker computes exactly what ``one-by-one`` computes, so results ar
 arrival differs.
 
 A worker dies with its parent process. If a worker dies on its own (out of memory, say), its client fails with a reason,
-and another worker is started.
+and another worker is started. A worker that died between two rounds has no client, and is replaced.
 """
 
 import gc
@@ -15,6 +15,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -47,6 +48,7 @@ class SideBySide(AlwaysReady):
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Hand tasks to free workers and yield outcomes as they arrive; start workers on demand."""
+        self._dismiss_dead()
         waiting, busy = iter(client_tasks), {}
         following = next(waiting, None)
         while following is not None and len(self._workers) < self.size:
@@ -74,20 +76,21 @@ class SideBySide(AlwaysReady):
         known = bool(common) and self._known.get(worker) is common
         self._known[worker] = common
         bare = client_task._replace(state={}, data=Frame(head, b"" if known else common, own))
-        worker.send_bytes(pickle.dumps((bare, known, pack_state(client_task.state)), 5))
+        message = pickle.dumps((bare, known, pack_state(client_task.state)), 5)
+        with suppress(ConnectionError):  # the worker has just died, which ``_collect`` sees too
+            worker.send_bytes(message)
         return client_task
 
     def _collect(self, worker: Connection, client_task: ClientTask) -> tuple[Connection, TaskOutcome]:
         """Receive an outcome from a worker; replace the worker if it died."""
         process, room = self._workers[worker]
         try:
-            result, state, length, checksum = pickle.loads(worker.recv_bytes())
-        except EOFError:
-            del self._workers[worker], self._known[worker]
-            _hang_up(worker)
-            process.join()
+            reply = worker.recv_bytes()
+        except (EOFError, OSError):  # an OSError if it died before it read its task, or while it replied
+            self._dismiss(worker)
             reason = f"its process died (exit code {process.exitcode}): out of memory?"
             return self._hire(len(room)), TaskOutcome(client_task, Failure(reason))
+        result, state, length, checksum = pickle.loads(reply)
         if isinstance(result, Failure):
             return worker, TaskOutcome(client_task, result)
         if length is not None:
@@ -112,6 +115,18 @@ class SideBySide(AlwaysReady):
         there.close()
         self._workers[here] = process, between
         return here
+
+    def _dismiss_dead(self) -> None:
+        """Forget the workers that died since the last task."""
+        for worker in [worker for worker, (process, _) in self._workers.items() if not process.is_alive()]:
+            self._dismiss(worker)
+
+    def _dismiss(self, worker: Connection) -> None:
+        """Forget a worker that has died or is about to."""
+        process, _ = self._workers.pop(worker)
+        self._known.pop(worker, None)
+        _hang_up(worker)
+        process.join()
 
     def close(self) -> None:
         """Stop the workers."""
