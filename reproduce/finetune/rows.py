@@ -34,6 +34,8 @@ Candidate = Mapping[str, Any]
 RANK = 8
 LITTLE = LoRA(1, 2.0)
 """A small adapter, for updates of one bit per parameter."""
+MIDDLE = LoRA(4, 8.0)
+"""The largest one whose updates of one bit take less than 100 kB per client in this setting."""
 CAPACITIES: Capacities = (1.0, 0.5, 0.25, 0.125)
 """Fractions of the rank: clients have rank 8, 4, 2 and 1 in turn."""
 
@@ -72,10 +74,10 @@ def alone(lr: float, adapter: LoRA | None = None) -> Method:
     return compose(Full(), adam(lr), send="nothing", adapter=adapter)
 
 
-def one_bit(codec: Codec, lr: float) -> Method:
+def one_bit(codec: Codec, lr: float, adapter: LoRA = LITTLE) -> Method:
     """Return a small adapter with one bit per parameter on both links; no client receives the whole adapter."""
     down = Delta(OnWeights(Drive()), shared_start=True)
-    return compose(Full(), adam(lr), OnWeights(codec), Mean(), down=down, adapter=LITTLE)
+    return compose(Full(), adam(lr), OnWeights(codec), Mean(), down=down, adapter=adapter)
 
 
 def masks(lr: float, alpha: float) -> Method:
@@ -143,6 +145,7 @@ ROWS: dict[str, Row] = {
     "flora": Row("FLoRA, stacked ranks", RANKS, lambda lr: ranks(flora, lr), rates(1e-3, 3e-3, 1e-2, 3e-2)),
     "masks": Row("FedMRN, one bit", SMALL, masks, magnitudes(3e-3, 1e-2, 3e-2, 1e-1)),
     "eden": Row("EDEN, one bit", SMALL, lambda lr: one_bit(Eden(1), lr), rates(3e-3, 1e-2, 3e-2)),
+    "eden-4": Row("EDEN, one bit", "LoRA, rank 4", lambda lr: one_bit(Eden(1), lr, MIDDLE), rates(3e-3, 1e-2)),
     "klms": Row("KLMS, below one bit", SMALL, sampled, scales(0.01, 0.03, 0.1, 0.3)),
     "signs": Row("signs, one bit", SMALL, lambda lr: one_bit(StochasticSign(), lr), rates(1e-3, 3e-3, 1e-2)),
     "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(decomfl, None, lr), rates(0.003, 0.006, 0.01), MANY_ROUNDS),
