@@ -146,7 +146,7 @@ ROWS: dict[str, Row] = {
     "masks": Row("FedMRN, one bit", SMALL, masks, magnitudes(3e-3, 1e-2, 3e-2, 1e-1)),
     "eden": Row("EDEN, one bit", SMALL, lambda lr: one_bit(Eden(1), lr), rates(3e-3, 1e-2, 3e-2)),
     "eden-4": Row("EDEN, one bit", "LoRA, rank 4", lambda lr: one_bit(Eden(1), lr, MIDDLE), rates(3e-3, 1e-2)),
-    "klms": Row("KLMS, below one bit", SMALL, sampled, scales(0.01, 0.03, 0.1, 0.3)),
+    "klms": Row("KLMS, sampled masks", SMALL, sampled, scales(0.01, 0.03, 0.1, 0.3)),
     "signs": Row("signs, one bit", SMALL, lambda lr: one_bit(StochasticSign(), lr), rates(1e-3, 3e-3, 1e-2)),
     "decomfl": Row("DeComFL", ALL, lambda lr: zeroth(decomfl, None, lr), rates(0.003, 0.006, 0.01), MANY_ROUNDS),
     "decomfl-lora": Row("DeComFL", TINIEST, lambda lr: zeroth(decomfl, TINY, lr), rates(0.3, 1.0, 3.0), MANY_ROUNDS),
