@@ -47,7 +47,9 @@ def line(row: str) -> list[str]:
     sent = [f"{mean(runs, name) / 1e3:,.1f}" for name in ("up", "down")]
     cost = [f"{needs[row] / 1e6:.1f}" if row in needs else "", f"{mean(runs, 'flops') / 1e9:,.0f}"]
     size = f"{runs[0]['parameters']:,}" if sum(mean(runs, name) for name in ("up", "down")) else "0"
-    return [ROWS[row].title, ROWS[row].trained, size, *scores, *sent, *cost, f"{mean(runs, 'seconds'):,.0f}"]
+    on_gpu = all(facts["device"].startswith("NVIDIA") for facts in runs)
+    seconds = f"{mean(runs, 'seconds'):,.0f}" if on_gpu else "on a CPU"
+    return [ROWS[row].title, ROWS[row].trained, size, *scores, *sent, *cost, seconds]
 
 
 def results() -> str:
