@@ -11,6 +11,7 @@ from gossamer import ConfigError, LoRA, Task, fedavg, simulate
 from gossamer.core.random import key
 from gossamer.core.types import Flops
 from gossamer.tasks.nets import build
+from gossamer.tasks.nets.gpt import GPTSize
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import OfBatch
 
@@ -192,6 +193,18 @@ def test_operations_of_an_mlp_are_those_of_the_formula() -> None:
     forward = sum(2 * 5 * a * b for a, b in layers)
     done = 3 * forward - 2 * 5 * 784 * 200
     assert ours.flops(ours.initial(), torch.arange(5)) == Flops(done, done)
+
+
+def test_operations_of_attention_are_those_of_its_products() -> None:
+    """Per layer: 12 d^2 weights, and two products of T x T attention weights with d channels."""
+    layers, width, length, samples, classes = 2, 8, 6, 3, 5
+    x = torch.arange(samples * length).view(samples, length) % classes
+    task = Task.of(lambda: GPTSize(layers, width, 2).build(torch.Size((length,)), classes), (x, x), (x, x), clients=1)
+    ours = Objective(task, "cpu", key(0))
+    weights = samples * length * (layers * 12 * width**2 + width * classes)
+    attention = samples * layers * 2 * length**2 * width
+    assert ours.flops(ours.initial(), torch.arange(samples)).done == 3 * 2 * (weights + attention)
+    assert ours.forward_flops(ours.initial(), torch.arange(samples)) == 2 * (weights + attention)
 
 
 def test_operations_of_a_recurrent_layer_are_those_of_its_products() -> None:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
 from gossamer.core.types import Flops, Params
 from gossamer.tasks.modes import FlopCounter, plain_kernels
 
@@ -30,8 +32,8 @@ class Counted(NamedTuple):
 
 
 def count(run: Callable[[], object]) -> Counted:
-    """Count the operations of a pass; with plain kernels, as the counter does not see inside of others."""
-    with plain_kernels(), FlopCounter() as counter:
+    """Count the operations of a pass; with plain kernels, as the counter does not see inside of all others."""
+    with plain_kernels(), sdpa_kernel(SDPBackend.MATH), FlopCounter() as counter:
         run()
     layers = {name.partition(".")[2]: sum(each.values()) for name, each in counter.get_flop_counts().items()}
     return Counted(counter.get_total_flops(), _without_inner(layers))
