@@ -45,7 +45,8 @@ def test_a_deployed_regression_records_what_the_simulator_records(tmp_path: Path
     deployed = deploy(METHOD, TASK, LocalGrid(nodes(METHOD, TASK, tmp_path)))
     wanted = simulate(METHOD, TASK, rounds=2, executor="one-by-one").metrics
     for record, other in zip(deployed.metrics, wanted, strict=True):
-        assert {name: record[name] for name in ("loss", *METRICS)} == {name: other[name] for name in ("loss", *METRICS)}
+        found, expected = ({name: each[name] for name in ("loss", *METRICS)} for each in (record, other))
+        assert found == pytest.approx(expected, rel=1e-6), "the last bits of an output depend on its batch"
         assert record["evaluation_failures"] == []
 
 

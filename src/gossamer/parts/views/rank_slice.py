@@ -59,7 +59,7 @@ class RankSlice(View):
 
     def bind(self, context: Context) -> "BoundRankSlice":
         """Return the view with the ranks of the network's adapters. Every capacity is tested on the network."""
-        network, solver = context.network, context.exchange.solver
+        network, bind_solver = context.network, context.exchange.solver.bind
         ranks = _ranks(network.outline())
         require(
             (bool(ranks), "RankSlice: the network has no low-rank adapters: adapt it, LoRA(rank=8) or --adapter lora:8")
@@ -68,7 +68,7 @@ class RankSlice(View):
             self.capacities,
             self.fleet,
             network.clients,
-            lambda share: network.memory(tried(network, ranks, share), solver),
+            lambda share: network.memory(tried(network, ranks, share), bind_solver(context)),
         )
         for share in sorted(set(shares)):
             tried(network, ranks, share)

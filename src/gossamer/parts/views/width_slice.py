@@ -84,12 +84,12 @@ class WidthSlice(View):
 
     def _shares(self, context: Context, widths: Widths) -> Shares:
         """Return the capacities as fractions. A memory size becomes the largest width that fits into it."""
-        network, solver = context.network, context.exchange.solver
+        network, bind_solver = context.network, context.exchange.solver.bind
         return fitting(
             self.capacities,
             self.fleet,
             network.clients,
-            lambda share: network.memory(tried(network, widths, share), solver),
+            lambda share: network.memory(tried(network, widths, share), bind_solver(context)),
         )
 
 
