@@ -113,6 +113,17 @@ def test_the_bits_do_not_depend_on_which_tensors_are_drawn_together(
     assert all(torch.equal(tensor_, other[name]) for other in runs[1:] for name, tensor_ in runs[0].items())
 
 
+def test_norms_of_a_batch_are_trained() -> None:
+    """They have no running statistics, and refuse a single sample."""
+    data = tiny_task().data
+    samples = (data.train.x, data.train.y), (data.test.x, data.test.y)
+    norm = nn.BatchNorm1d(4, track_running_stats=False)
+    task = Task.of(lambda: nn.Sequential(nn.Linear(6, 4), norm, nn.Linear(4, 3)), *samples, clients=3)
+    (record,) = simulate(decomfl(steps=1), task, rounds=1).metrics
+    assert not record["failures"]
+    assert record["flops"] > 0
+
+
 def dropout_task() -> Task:
     data = tiny_task(dtype=torch.float64).data
 

@@ -440,11 +440,12 @@ class Objective:
         return operations.with_masks(counted, trained, others, keep)
 
     def forward_flops(self, params: Params, rows: Tensor) -> int:
-        """Return the operations of evaluating samples, as a multiple of the first sample's."""
-        shapes = ("forward", *(params[name].shape for name in self.trained))
+        """Return the operations of evaluating samples, from those of two: norms of a batch refuse a single sample."""
+        some = rows[:2]
+        shapes = ("forward", len(some), *(params[name].shape for name in self.trained))
         if shapes not in self._counted:
-            self._counted[shapes] = operations.count(lambda: self.evaluate(params, *self.samples.read(rows[:1])))
-        return len(rows) * self._counted[shapes].total
+            self._counted[shapes] = operations.count(lambda: self.evaluate(params, *self.samples.read(some)))
+        return len(rows) * self._counted[shapes].total // max(1, len(some))
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
