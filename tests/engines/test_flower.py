@@ -628,7 +628,7 @@ def test_a_task_may_be_made_of_the_machines_settings(tmp_path: Path) -> None:
         return node(client_app(OWING, task), {**config(client, tmp_path), "place": f"node {client}"})
 
     grid = LocalGrid({NUMBERS[client]: handle(client) for client in range(CLIENTS)})
-    start(server_app(OWING, task, 2, wait=0), grid, {"place": "server", "out": str(tmp_path / "run")})
+    start(server_app(OWING, task, 2, wait=0, rehearsal=True), grid, {"place": "server", "out": str(tmp_path / "run")})
     assert same(read_server(tmp_path / "run"), undisturbed(OWING, TASK).server)
 
 
@@ -655,7 +655,7 @@ def start(app: Any, grid: LocalGrid, config: dict[str, Any]) -> None:
 
 def test_the_app_reads_its_run_configuration_and_resumes(tmp_path: Path) -> None:
     grid = LocalGrid(nodes(OWING, TASK, tmp_path))
-    app = server_app(OWING, TASK, rounds=9, wait=0)
+    app = server_app(OWING, TASK, rounds=9, wait=0, rehearsal=True)
     asked = {"rounds": 3, "per-round": 2, "seed": 4, "out": str(tmp_path / "run"), "mine": "not meant for it"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "keep_choice", interrupt)
@@ -720,7 +720,7 @@ def test_the_app_takes_a_tracker_of_your_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "stops"), [({"until": "accuracy>=0"}, 1), ({"patience": 1}, 2)])
 def test_a_deployed_run_ends_as_its_simulation_does(rule: dict[str, Any], stops: int, tmp_path: Path) -> None:
     method = fedavg(lr=1e-9, steps=1)  # so small that no round is better than the first
-    app = server_app(method, TASK, rounds=5, wait=0)
+    app = server_app(method, TASK, rounds=5, wait=0, rehearsal=True)
     start(app, LocalGrid(nodes(method, TASK, tmp_path)), {"out": str(tmp_path / "run"), **rule})
     records, run = read_metrics(tmp_path / "run"), undisturbed(method, TASK, rounds=5, **rule)
     assert len(records) == stops

@@ -40,10 +40,10 @@ from gossamer.core.downlink import NEVER, downlink_of
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
-from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key
+from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key, round_purpose
 from gossamer.core.method import Exchange
 from gossamer.core.privacy import PrivatePart
-from gossamer.core.random import Key, fold
+from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
 from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient, SummingServer
@@ -141,6 +141,19 @@ class BoundExchange:
     def key(self, key: Key) -> Key:
         """Return the key of the exchange, given the key of the round."""
         return key if self.last else fold(key, "stage", self.number)
+
+    def purposes(self, state: State, clock: Clock, held: int) -> Iterator[Purpose]:
+        """Yield the purposes of the run's key that a client needs in a round: its own, and those of its cohort.
+
+        ``held`` is the version of the model that the client has acknowledged.
+        """
+        exchange = round_purpose(clock.round) if self.last else (*round_purpose(clock.round), "stage", self.number)
+        yield (*exchange, "client", clock.client)
+        if self.codec.common:
+            yield (*exchange, "codec")
+        if self.broadcasts:
+            yield (*exchange, "down")
+        yield from self.down.purposes(state, clock, held)
 
     def _keys(self, clock: Clock, key: Key) -> tuple[Key, Key, Key]:
         """Return the keys of the client, of its uplink codec, and of the downlink codec."""
