@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gossamer import (
     BySize,
@@ -14,17 +15,23 @@ from gossamer import (
     OnWeights,
     Poisson,
     PowerOfChoice,
+    RunError,
     Uniform,
+    dp_fedavg,
+    dp_ftrl,
     fedavg,
     fedspa,
     perm,
+    private,
     resume,
     scaffold,
     simulate,
 )
 from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.methods.private import MODES
 from gossamer.parts.privacy.accounting import gaussian
 from gossamer.parts.privacy.renyi import from_renyi
+from gossamer.parts.solvers.dp_sgd import BoundDPSGD
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.runs.report.base import cells_of, reports_of, rows_of, summaries_of
 from gossamer.testing import tiny_task
@@ -51,8 +58,61 @@ def test_every_record_states_what_was_spent() -> None:
         "relation": "add-remove",
         "mechanism": "Gaussian noise, 1 times the clipping norm",
         "sampling": "Poisson sampling with rate 0.3, by PLD",
-        "protects_from": "everybody who sees the models, except the server",
+        "protects_from": "nobody: the noise follows from the seed of the simulation",
+        "noise": "seed",
     }
+
+
+def test_noise_of_the_operating_system_protects_somebody() -> None:
+    task, method = tiny_task(), dp_fedavg(steps=1)
+    found = simulate(method, task, rounds=1, delta=1e-3, secure_noise=True).metrics[0]["figures"]["privacy"]
+    assert found["noise"] == "operating system"
+    assert found["protects_from"] == "everybody who sees the models, except the server"
+    with pytest.raises(ConfigError, match="secure_noise needs a method that adds noise"):
+        simulate(fedavg(), task, rounds=1, secure_noise=True)
+
+
+def test_every_private_part_learns_where_its_noise_comes_from(tmp_path: Path) -> None:
+    """Two runs with the same seed differ if, and only if, their noise comes from the operating system."""
+    task = tiny_task()
+    for mode in MODES:
+        method = private(fedavg(steps=1), mode, noise_multiplier=1.0, task=task)  # type: ignore[arg-type]
+        for secure_noise in (False, True):
+            given: dict[str, Any] = {"rounds": 1, "secure_noise": secure_noise}
+            first, second = (simulate(method, task, **given).model.state_dict()["0.weight"] for _ in range(2))
+            assert torch.equal(first, second) != secure_noise, mode
+
+
+def test_a_deployment_has_no_other_noise_than_that_of_the_operating_system(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from gossamer.engines.flower import client_app
+    from gossamer.engines.flower.node import Member
+    from helpers.flower_runs import config, flower_run, ignore
+    from helpers.local_grid import LocalGrid, node
+
+    method = dp_fedavg(steps=1)
+    app = client_app(method, TASK)
+    grid = LocalGrid({90 + c: node(app, config(c, tmp_path / f"{c}")) for c in range(TASK.clients)})
+    run = flower_run(method, TASK, grid, rounds=1, deadline=5.0, delta=1e-3)
+    run.run(None, ignore)
+    found = run.metrics[0]["figures"]["privacy"]
+    assert found["noise"] == "operating system"
+    assert found["protects_from"] == "everybody who sees the models, except the server"
+    assert run.method.training.context.network.secure_noise
+    own = private(fedavg(steps=1), "example", noise_multiplier=1.0, task=TASK)
+    solver = Member(own, TASK, 0, seed=0, device="cpu").bound.training.solver
+    assert isinstance(solver, BoundDPSGD)
+    assert solver.secure_noise
+
+
+def test_a_run_keeps_the_source_of_its_noise(tmp_path: Path) -> None:
+    method = dp_ftrl(steps=1)
+    simulate(method, TASK, rounds=1, out=tmp_path / "a", secure_noise=True)
+    assert read_about(tmp_path / "a")["options"]["secure_noise"] is True
+    with pytest.raises(RunError, match="secure_noise is the default, was True"):
+        simulate(method, TASK, rounds=2, out=tmp_path / "a", resume=True)
+    resume(tmp_path / "a", method=method, task=TASK, rounds=3)
+    assert {each["noise"] for each in figures(tmp_path / "a")} == {"operating system"}
 
 
 def test_an_empty_round_counts_and_changes_nothing() -> None:
@@ -170,7 +230,9 @@ def test_reports_show_the_statement() -> None:
     rows = dict(rows_of(summaries))
     spent = records[-1]["figures"]["privacy"]["epsilon"]
     assert rows["privacy"] == f"epsilon {spent:.4g}, delta 0.001 for each client (add-remove: one more or less)"
-    assert cells_of(summaries)["privacy"] == f"epsilon {spent:.4g}, delta 0.001, client"
+    assert cells_of(summaries)["privacy"] == f"epsilon {spent:.4g}, delta 0.001, client, noise from the seed"
+    assert rows["noise"] == "from the seed: epsilon is that of a run whose noise is secret"
+    assert rows["protects from"].startswith("nobody")
     charts = [chart for report in reports_of(records) if report.name == "privacy" for chart in report.charts(records)]
     assert len(charts) == 1
     assert "Privacy: epsilon spent" in charts[0]

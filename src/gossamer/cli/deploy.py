@@ -60,7 +60,7 @@ POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
 SIMULATED = {"clients", "channel", "fleet", "plan", "failure_rate", "attack", "validate"}
-SIMULATED |= {"executor", "cluster", "actors"}
+SIMULATED |= {"executor", "cluster", "actors", "secure_noise"}
 """Flags of ``run`` that apply to simulations alone."""
 
 DEPLOYED = {"max_weight": DEPLOYED_WEIGHT, "exclude_after": DEPLOYED_EXCLUSION, "server": DEPLOYED_SERVER}

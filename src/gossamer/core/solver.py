@@ -157,7 +157,7 @@ class PerSampleSolver(Solver):
 
     @property
     def eager(self) -> bool:
-        """Whether ``release`` must run in Python in every step, so that steps are not stacked, compiled or captured."""
+        """Whether ``draw`` and ``release`` ask the operating system: steps are not stacked, compiled or captured."""
         return False
 
     @abstractmethod

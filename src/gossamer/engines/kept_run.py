@@ -79,15 +79,16 @@ class KeptRun(ABC):
         self.init, self.options, self.secret = init, options, key
         self.task = task = (init.applied(task) if init else task).adapted(method.adapter)
         self.cohort_size = options.cohort(task.clients)
-        self.key = key or make_key(options.seed)
-        self.objective = Objective(task, options.device, self.key, self.precision_here, options.checkpointing)
+        self.key, how = key or make_key(options.seed), (self.precision_here, options.checkpointing)
+        self.objective = Objective(task, options.device, self.key, *how, secure_noise=self.secure_noise)
         self.method = method.bind(self.objective)
         for exchange in self.method.exchanges:
             exchange.check_cohort(options.updates(self.cohort_size))
         if options.schedule:
             check_schedule(options.schedule, self.method, self.cohort_size)
             options.schedule.check(self.cohort_size, task.clients)
-        self.privacy = privacy_of(self.method, options, task.clients, partial(self.split_of, options), self.steady)
+        known = task.clients, partial(self.split_of, options), self.steady
+        self.privacy = privacy_of(self.method, options, *known, secure_noise=self.secure_noise)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)
@@ -120,6 +121,11 @@ class KeptRun(ABC):
     def steady(self) -> bool:
         """Whether all clients are available in every round, unless a schedule says otherwise."""
         return True
+
+    @property
+    def secure_noise(self) -> bool:
+        """Whether the noise of differential privacy comes from the operating system."""
+        return self.options.secure_noise
 
     def split_of(self, options: Options) -> Split | None:
         """Return the training samples of each client, if they are known."""

@@ -17,13 +17,16 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.extras import need
-from gossamer.core.privacy import Guarantee, PrivatePart
+from gossamer.core.privacy import SEED, SYSTEM, Guarantee, PrivatePart
 from gossamer.engines.options import Options
 from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
 from gossamer.parts.privacy.renyi import Renyi, compose
 from gossamer.tasks.data.partition import Split
 
-EPSILON, DELTA = Setting("", "epsilon"), Setting("", "delta")
+EPSILON, DELTA, SECURE_NOISE = (Setting("", name) for name in ("epsilon", "delta", "secure_noise"))
+
+NOBODY = "nobody: the noise follows from the seed of the simulation"
+"""Who noise from a seed protects from."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,18 @@ class Privacy:
         guarantee: the statement
         delta: the probability with which epsilon may be exceeded
         budget: the largest epsilon; none means no limit
+        secure_noise: whether the noise comes from the operating system; if not, it follows from the seed of the run
     """
 
     guarantee: Guarantee
     delta: float
     budget: float | None
+    secure_noise: bool = False
+
+    @property
+    def protects_from(self) -> str:
+        """Who learns no more than epsilon."""
+        return self.guarantee.protects_from if self.secure_noise else NOBODY
 
     def spent(self, rounds: int) -> float:
         """Return the epsilon of the first rounds."""
@@ -46,9 +56,9 @@ class Privacy:
 
     def figures(self, rounds: int) -> dict[str, Any]:
         """Return what the record of a round states."""
-        names = ("unit", "relation", "mechanism", "sampling", "protects_from")
-        words = {name: getattr(self.guarantee, name) for name in names}
-        return {"epsilon": self.spent(rounds), "delta": self.delta, **words}
+        words = {name: getattr(self.guarantee, name) for name in ("unit", "relation", "mechanism", "sampling")}
+        source = {"protects_from": self.protects_from, "noise": SYSTEM if self.secure_noise else SEED}
+        return {"epsilon": self.spent(rounds), "delta": self.delta, **words, **source}
 
     def allows(self, rounds: int) -> bool:
         """Return whether the first rounds are within the budget."""
@@ -86,7 +96,13 @@ class Privacy:
 
 
 def privacy_of(
-    method: BoundMethod, options: Options, clients: int, split: Callable[[], Split | None], steady: bool
+    method: BoundMethod,
+    options: Options,
+    clients: int,
+    split: Callable[[], Split | None],
+    steady: bool,
+    *,
+    secure_noise: bool,
 ) -> Privacy | None:
     """Return the statement of a run, or ``None`` if no part adds noise.
 
@@ -96,11 +112,12 @@ def privacy_of(
         clients: the number of clients
         split: returns the samples of each client, if they are known
         steady: whether all clients are available in every round
+        secure_noise: whether the noise comes from the operating system
     """
     found = [each for exchange in method.exchanges for each in parts_of(exchange)]
     if not found:
         none = "needs a method that adds noise: use gossamer.private(method, ...), or --dp central"
-        given = ((options.epsilon, EPSILON), (options.delta, DELTA))
+        given = (options.epsilon, EPSILON), (options.delta, DELTA), (options.secure_noise or None, SECURE_NOISE)
         require(*((value is None, Mistake(none, setting)) for value, setting in given))
         return None
     need("dp_accounting")  # before any work
@@ -112,7 +129,7 @@ def privacy_of(
     guarantee = _one([part.guarantee(taking) for part in found])
     units = sum(sizes) if guarantee.unit == "example" and sizes else count
     delta = options.delta if options.delta is not None else usual_delta(units)
-    made = Privacy(guarantee, delta, options.epsilon)
+    made = Privacy(guarantee, delta, options.epsilon, secure_noise)
     made.check_start()
     return made
 

@@ -25,8 +25,8 @@ SIZE = 3
 COHORT = 4
 
 
-def server(**fields: Any) -> BoundTreeMean:
-    return BoundTreeMean(key=KEY, cohort=None, **fields)
+def server(secure_noise: bool = False, **fields: Any) -> BoundTreeMean:
+    return BoundTreeMean(key=KEY, cohort=None, secure_noise=secure_noise, **fields)
 
 
 def rounds_of(it: BoundTreeMean, updates: Sequence[float], state: State | None = None, start: int = 0) -> list[State]:
@@ -70,7 +70,7 @@ def test_models_are_the_noisy_sums_of_nodes() -> None:
 
 
 def test_the_variance_of_a_prefix_is_its_number_of_nodes() -> None:
-    it = BoundTreeMean(key=KEY, cohort=1.0, clip=2.0, noise_multiplier=1.5)
+    it = BoundTreeMean(key=KEY, cohort=1.0, secure_noise=False, clip=2.0, noise_multiplier=1.5)
     state = it.init({"w": torch.zeros(20_000, dtype=torch.float64)})
     for t in range(1, 9):
         acc = it.begin(state, {})

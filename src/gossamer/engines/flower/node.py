@@ -136,7 +136,8 @@ class Member:
             raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, numbered from 0")
         self.method, self.task, self.number = method, task.adapted(method.adapter), client
         self.key = KeyRing(dict(keys))
-        self.objective = Objective(self.task, device, self.key, precision, checkpointing)
+        # What leaves this machine is real: nobody can switch the noise of the operating system off, nor can the server.
+        self.objective = Objective(self.task, device, self.key, precision, checkpointing, secure_noise=True)
         self.objective.check(self.objective.initial())  # labels beyond the outputs would end a GPU's process
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]

@@ -189,6 +189,11 @@ class FlowerRun(FederatedRun):
         """No: nodes connect and leave."""
         return False
 
+    @property
+    def secure_noise(self) -> bool:
+        """Yes: a deployment cannot switch it off."""
+        return True
+
     def split_of(self, options: Options) -> Split | None:
         """Return nothing: only the nodes know their samples."""
         return None

@@ -16,8 +16,8 @@ round is in at most log2(T) + 1 nodes. The guarantee needs no random sampling, b
 part.
 
 After ``restart_every`` rounds, a new tree starts from the current model, with velocity 0. The noise of a node follows
-from the run's key and its position. With ``secure_noise`` it cannot be drawn again, so the nodes in use are kept in the
-server state.
+from the run's key and its position. Noise of the operating system cannot be drawn again, so the nodes in use are then
+kept in the server state.
 
 Server state in addition to the model:
 
@@ -26,7 +26,7 @@ Server state in addition to the model:
     velocity    v_t, with momentum
     tree        the number of the current tree, -1 before the first round
     cohort      m, the expected number of clients in the tree's first round
-    nodes       with ``secure_noise``: the noise of the nodes in use, by level and index
+    nodes       with noise of the operating system: that of the nodes in use, by level and index
 """
 
 import math
@@ -41,7 +41,7 @@ from gossamer.core.exchange import Context
 from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import fold
 from gossamer.core.types import Clock, Layout, Params, State
-from gossamer.parts.servers.private_sum import BoundPrivateServer, ClippedSum, PrivateServer, poisson_cohort
+from gossamer.parts.servers.private_sum import BoundPrivateServer, ClippedSum, PrivateServer, known
 
 
 def prefix(rounds: int) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ class TreeMean(PrivateServer):
     def bind(self, context: Context) -> "BoundTreeMean":
         """Return the server for one network and its clients."""
         self.check(context)
-        return BoundTreeMean(**vars(self), key=context.network.key, cohort=poisson_cohort(context))
+        return BoundTreeMean(**vars(self), **known(context))
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the tree, given how often a client takes part."""
