@@ -28,6 +28,7 @@ from gossamer import (
     simulate,
 )
 from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.random import key
 from gossamer.methods.private import MODES
 from gossamer.parts.privacy.accounting import gaussian
 from gossamer.parts.privacy.renyi import from_renyi
@@ -51,8 +52,11 @@ def test_every_record_states_what_was_spent() -> None:
     found = [record["figures"]["privacy"] for record in result.metrics]
     assert [each["epsilon"] for each in found] == [made.epsilon(rounds, 1e-3) for rounds in (1, 2, 3, 4)]
     assert {each["unit"] for each in found} == {"client"}
-    assert found[0] | {"epsilon": 0} == {
+    known = gaussian(1.0, Participation(TASK.clients, 0.3 * TASK.clients, "other", 4))
+    assert [each["epsilon_if_cohorts_known"] for each in found] == [known.epsilon(r, 1e-3) for r in (1, 2, 3, 4)]
+    assert found[0] | {"epsilon": 0, "epsilon_if_cohorts_known": 0} == {
         "epsilon": 0,
+        "epsilon_if_cohorts_known": 0,
         "delta": 1e-3,
         "unit": "client",
         "relation": "add-remove",
@@ -100,7 +104,7 @@ def test_a_deployment_has_no_other_noise_than_that_of_the_operating_system(tmp_p
     assert found["protects_from"] == "everybody who sees the models, except the server"
     assert run.method.training.context.network.secure_noise
     own = private(fedavg(steps=1), "example", noise_multiplier=1.0, task=TASK)
-    solver = Member(own, TASK, 0, seed=0, device="cpu").bound.training.solver
+    solver = Member(own, TASK, 0, {("model",): key(0), ("form",): key(1)}, "cpu").bound.training.solver
     assert isinstance(solver, BoundDPSGD)
     assert solver.secure_noise
 

@@ -65,8 +65,11 @@ class Guarantee(ABC):
     protects_from: str
 
     @abstractmethod
-    def epsilon(self, rounds: int, delta: float) -> float:
-        """Return the epsilon of the first rounds of a run, for a delta."""
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
+        """Return the epsilon of the first rounds of a run, for a delta.
+
+        ``again`` of them were repeated with new noise after their results may have been seen.
+        """
 
 
 class PrivatePart(ABC):

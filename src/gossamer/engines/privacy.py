@@ -18,6 +18,7 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.extras import need
 from gossamer.core.privacy import SEED, SYSTEM, Guarantee, PrivatePart
+from gossamer.core.server import Server
 from gossamer.engines.options import Options
 from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
 from gossamer.parts.privacy.renyi import Renyi, compose
@@ -38,37 +39,46 @@ class Privacy:
         delta: the probability with which epsilon may be exceeded
         budget: the largest epsilon; none means no limit
         secure_noise: whether the noise comes from the operating system; if not, it follows from the seed of the run
+        central: whether all noise is added by the server
+        unsampled: the statement against those who know the cohorts; none if sampling does not count
     """
 
     guarantee: Guarantee
     delta: float
     budget: float | None
     secure_noise: bool = False
+    central: bool = False
+    unsampled: Guarantee | None = None
 
     @property
     def protects_from(self) -> str:
         """Who learns no more than epsilon."""
         return self.guarantee.protects_from if self.secure_noise else NOBODY
 
-    def spent(self, rounds: int) -> float:
-        """Return the epsilon of the first rounds."""
-        return self.guarantee.epsilon(rounds, self.delta)
+    def spent(self, rounds: int, again: int = 0) -> float:
+        """Return the epsilon of the first rounds, of which ``again`` were repeated after a crash."""
+        return self.guarantee.epsilon(rounds, self.delta, again)
 
-    def figures(self, rounds: int) -> dict[str, Any]:
+    def figures(self, rounds: int, again: int = 0) -> dict[str, Any]:
         """Return what the record of a round states."""
         words = {name: getattr(self.guarantee, name) for name in ("unit", "relation", "mechanism", "sampling")}
         source = {"protects_from": self.protects_from, "noise": SYSTEM if self.secure_noise else SEED}
-        return {"epsilon": self.spent(rounds), "delta": self.delta, **words, **source}
+        found = {"epsilon": self.spent(rounds, again), "delta": self.delta, **words, **source}
+        if self.secure_noise:
+            found["releases"] = rounds + again
+        if self.unsampled is not None:
+            found["epsilon_if_cohorts_known"] = self.unsampled.epsilon(rounds, self.delta, again)
+        return found
 
-    def allows(self, rounds: int) -> bool:
+    def allows(self, rounds: int, again: int = 0) -> bool:
         """Return whether the first rounds are within the budget."""
-        return self.budget is None or self.spent(rounds) <= self.budget
+        return self.budget is None or self.spent(rounds, again) <= self.budget
 
-    def reason_to_stop(self, done: int) -> str | None:
+    def reason_to_stop(self, done: int, again: int = 0) -> str | None:
         """Return why no round may follow the finished ones, if so."""
-        if self.allows(done + 1):
+        if self.allows(done + 1, again):
             return None
-        after, now = self.spent(done + 1), self.spent(done)
+        after, now = self.spent(done + 1, again), self.spent(done, again)
         return f"the next round would exceed epsilon {self.budget:g}: {after:.4g}, and {now:.4g} is spent"
 
     def check_start(self) -> None:
@@ -129,7 +139,11 @@ def privacy_of(
     guarantee = _one([part.guarantee(taking) for part in found])
     units = sum(sizes) if guarantee.unit == "example" and sizes else count
     delta = options.delta if options.delta is not None else usual_delta(units)
-    made = Privacy(guarantee, delta, options.epsilon, secure_noise)
+    central = all(isinstance(part, Server) for part in found)
+    seen = taking._replace(sampling="other")
+    amplified = guarantee.unit == "client" and taking.sampling in ("poisson", "fixed")
+    unsampled = _one([part.guarantee(seen) for part in found]) if amplified else None
+    made = Privacy(guarantee, delta, options.epsilon, secure_noise, central, unsampled)
     made.check_start()
     return made
 

@@ -5,6 +5,7 @@
     init.safetensors       the initial weights, if they were given
     run.secret             the run's key, if it does not follow from the seed; readable by its owner alone
     executor.json          the executor of the run, and the measurements if it was chosen automatically
+    releases.jsonl         the cohorts of a private run, written as they are drawn (``releases``)
     metrics.jsonl          one line per round, only appended to (``metrics_file``)
     clients/N.safetensors  client states written in round N; some are of earlier rounds
     models/N.safetensors   personalized models that the server keeps, written in round N

@@ -38,7 +38,20 @@ STORES = ("clients", "models")
 FOLDERS = ("checkpoints", TENSORS, *STORES)
 """The folders of every run."""
 
-LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, SECRET, "trackers.json", "tensorboard", "deploy")
+LINKLESS = (
+    *FOLDERS,
+    ABOUT,
+    METRICS,
+    CHOICE,
+    LOCK,
+    SPLIT,
+    INIT,
+    SECRET,
+    "releases.jsonl",
+    "trackers.json",
+    "tensorboard",
+    "deploy",
+)
 """What every run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 CHAIN = "chain"

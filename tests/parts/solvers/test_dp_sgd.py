@@ -422,7 +422,7 @@ class Size(Guarantee):
 
     value: float = 0.0
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         return self.value
 
 

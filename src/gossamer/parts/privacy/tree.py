@@ -34,13 +34,19 @@ class TreeGaussian(Guarantee):
     restart: int | None
     separation: int
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the epsilon of all trees as one Gaussian mechanism."""
         if not rounds:
             return 0.0
         whole, rest = divmod(rounds, self.restart) if self.restart else (0, rounds)
         each = squared_sensitivity(self.restart, self.separation) if self.restart else 0
-        square = whole * each + squared_sensitivity(rest, self.separation)
+        # A repeated round draws the nodes anew that it completes: at most one of each level.
+        longest = min(rounds, self.restart or rounds)
+        redrawn = sum(
+            min(math.ceil(longest / self.separation), math.ceil(2**level / self.separation)) ** 2
+            for level in range(longest.bit_length())
+        )
+        square = whole * each + squared_sensitivity(rest, self.separation) + again * redrawn
         return exact_epsilon(self.noise / math.sqrt(square), delta)
 
 

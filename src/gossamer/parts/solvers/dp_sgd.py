@@ -168,9 +168,9 @@ class LargestEpsilon(Guarantee):
 
     of: tuple[Guarantee, ...] = ()
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the largest epsilon."""
-        return max(each.epsilon(rounds, delta) for each in self.of)
+        return max(each.epsilon(rounds, delta, again) for each in self.of)
 
 
 @dataclass(frozen=True)
