@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, MessageType, RecordDict
 
-from gossamer import METHODS, ConfigError, LoRA, RunError, Task, fedavg, local, topk
+from gossamer import METHODS, ConfigError, LoRA, RunError, Task, Uniform, fedavg, local, topk
 from gossamer.cli import main
 from gossamer.core import tree, wire
 from gossamer.core.method import Method
@@ -32,6 +32,8 @@ from gossamer.engines.flower.server import FlowerRun, VoidError
 from gossamer.engines.metrics import Ledger
 from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
+from gossamer.parts.privacy.parts import parts_of
+from gossamer.parts.servers import private_sum
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
@@ -74,9 +76,25 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 # The same bits.
 
 
-@pytest.mark.parametrize("name", [name for name, recipe in METHODS.items() if not recipe().pooled])
+PRIVATE = [name for name, recipe in METHODS.items() if parts_of(recipe().training)]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in PRIVATE and not METHODS[name]().pooled])
 def test_every_method_computes_what_it_computes_in_the_simulator(name: str, tmp_path: Path) -> None:
     check_parity(METHODS[name](), TASK, tmp_path)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_private_method_differs_from_its_simulation_in_noise_and_cohorts_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_sum, "gaussian", lambda key, size, **_: torch.zeros(size, dtype=torch.float64))
+    method = METHODS[name]().with_parts(sampler=Uniform())  # all clients, whatever it draws
+    grid, run = LocalGrid(nodes(method, TASK, tmp_path)), undisturbed(method, TASK)
+    deployed = deploy(method, TASK, grid)
+    assert same(deployed.model(), run.model())
+    assert messages(grid) == run.messages
+    assert figures(deployed.metrics) == figures(run.metrics)
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in METHODS.items() if recipe().pooled])

@@ -89,6 +89,8 @@ class BoundExchange:
         self.secure = BoundSecure(self, exchange.secure) if exchange.secure else None
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
         others = {"down": self.down.sections, **({"secure": self.secure.sections} if self.secure else {})}
+        # Uploads say nothing about a single client. So nothing else that it sends may: neither samples nor losses.
+        self.hides = self.secure is not None or isinstance(self.codec, PrivatePart)
         self.envelope = Envelope.of(number, repr(self.codec), self.down.name, {**parts, **others})
         self._names = set[frozenset[str]]()  # the names of the arrays of payloads that were decoded
         self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
@@ -527,9 +529,9 @@ class BoundExchange:
             current = job.state.get("view") or view.first(job.clock.client)
             revised, packed[view.section] = view.revise(current, info, job.clock, fold(job.key, "view"))
             state |= {"view": current, "next": revised} if revised is not current else {}
-        samples = float(trained.samples)
-        if self.secure is not None:  # the number of samples is not sent either
-            payload, packed, samples = {}, {SUM: self.secure.protected(payload, job)}, 1.0
+        samples = 1.0 if self.hides else float(trained.samples)
+        if self.secure is not None:
+            payload, packed = {}, {SUM: self.secure.protected(payload, job)}
         body = Body.of(sections.joined(payload, packed))
         sent = self.envelope.address("up", job.clock, job.version, samples, body)
         return sent._replace(figures=figures), state

@@ -18,9 +18,10 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.jobs import SILENT, round_key
 from gossamer.core.method import Method
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, KeyRing, Purpose
 from gossamer.core.secure_exchange import SCRATCH, without_scratch
-from gossamer.core.types import Clock, Params
+from gossamer.core.types import Clock, Flops, Params
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
@@ -103,8 +104,11 @@ class Node:
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Train and return the upload."""
         result = member.train(message)
-        if member.bound.training.secure is not None:  # the loss and the metrics of the codec are those of one client
-            result = result._replace(loss=math.nan, sent=result.sent._replace(figures={}))
+        training = member.bound.training
+        if training.hides or isinstance(training.solver, PrivatePart):  # a loss has no noise
+            result = result._replace(loss=math.nan)
+        if training.hides:  # nor have metrics of the codec, and operations, which follow from the number of samples
+            result = result._replace(flops=Flops(0, 0), sent=result.sent._replace(figures={}))
         work = {"flops": result.flops.done, "useful": result.flops.useful}
         words = {**_echo(message), "loss": result.loss, **work, **result.delivery._asdict()}
         words |= {f"{FIGURE}{name}": value for name, value in result.sent.figures.items()}
@@ -155,11 +159,15 @@ class Member:
         """Return what the server must know about this client."""
         return {
             "client": self.number,
-            "samples": len(self.task.split.train(self.number)),
-            "tested": len(self.task.split.test(self.number)),
-            "test": len(self.task.data.test),
+            "samples": self._stated(len(self.task.split.train(self.number))),
+            "tested": self._stated(len(self.task.split.test(self.number))),
+            "test": self._stated(len(self.task.data.test)),
             **fingerprint(self.method, self.objective),
         }
+
+    def _stated(self, samples: int) -> int:
+        """Return a number of samples as the server may know it: only whether there are some, if updates are hidden."""
+        return min(samples, 1) if self.bound.training.hides else samples
 
     def proof(self, message: Message) -> Words:
         """Return the proof that this node is the client it claims to be; nothing without a key."""
@@ -200,8 +208,11 @@ class Member:
     def evaluate(self, message: Message) -> Words:
         """Evaluate the client's deployed model on its own test samples and, on request, on all local test samples."""
         clock, known, journal = self._read_header(message)
+        if isinstance(self.bound.training.codec, PrivatePart) and self.bound.training.secure is None:
+            raise PayloadError("metrics on this client's samples have no noise: local privacy does not send them")
         key = round_key(self.key, clock.round)
         with journal.alone():
+            journal.check_evaluation(clock, data(message))
             state = journal.recall(clock.round + 1, known, self.bound.training.settle)
         samples = self.task.split.train(self.number)
         held = self.client.choose(self._models(message, clock, key), samples)
