@@ -252,6 +252,7 @@ SERVERS: list[tuple[Server, Solver]] = [
     (PrivateMean(), SGD()),
     (PrivateMean(ServerOptimizer("uniform"), AdaptiveClip(), clip=0.1, noise_multiplier=2.0), SGD()),
     (TreeMean(), SGD()),
+    (TreeMean(honaker=False), SGD()),
     (TreeMean(0.5, 0.9, restart_every=2), SGD()),
 ]
 SUMMED: tuple[Codec, ...] = (DiscreteGaussian(), Skellam())

@@ -59,6 +59,7 @@ def dp_ftrl(
     server_lr: float = 1.0,
     momentum: float = 0.0,
     restart_every: int | None = None,
+    honaker: bool = True,
     **fields: Unpack[Training],
 ) -> Method:
     """FedAvg with clipped updates and tree noise at the server, whose guarantee needs no random sampling.
@@ -72,6 +73,7 @@ def dp_ftrl(
         server_lr: server learning rate, the factor of the mean update
         momentum: server momentum
         restart_every: number of rounds of a tree; none has one tree for the whole run
+        honaker: estimate sums from all nodes of the tree (Honaker, 2015), so that they have less noise
     """
-    server = TreeMean(server_lr, momentum, restart_every, clip=clip, noise_multiplier=noise_multiplier)
+    server = TreeMean(server_lr, momentum, restart_every, honaker, clip=clip, noise_multiplier=noise_multiplier)
     return compose(Full(), SGD(**fields), Dense(), server)
