@@ -210,10 +210,10 @@ class Member:
         clock, known, journal = self._read_header(message)
         if isinstance(self.bound.training.codec, PrivatePart) and self.bound.training.secure is None:
             raise PayloadError("metrics on this client's samples have no noise: local privacy does not send them")
-        key = round_key(self.key, clock.round)
         with journal.alone():
             journal.check_evaluation(clock, data(message))
             state = journal.recall(clock.round + 1, known, self.bound.training.settle)
+        key = round_key(self.key, clock.round)
         samples = self.task.split.train(self.number)
         held = self.client.choose(self._models(message, clock, key), samples)
         tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)

@@ -63,6 +63,7 @@ from gossamer.parts.privacy.parts import parts_of
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
+from gossamer.runs.report.evaluation import EVALUATION
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.data.partition import Split
@@ -75,6 +76,9 @@ FOLDED = "folded"
 
 TOO_LATE = "it had not replied at the end of the round"
 """Why a client without a failure does not count as a reply."""
+
+NO_CLIENT = "by the server alone: clients whose updates are hidden send no metrics"
+"""Why there are no metrics of clients."""
 
 TIMES = ("time", "tasks", "spent_in_vain")
 """The entries of a record under a schedule, which a void attempt has too."""
@@ -474,6 +478,11 @@ class FlowerRun(FederatedRun):
         """Evaluate the global model on the server's test samples, if any, and let clients evaluate their models."""
         models = self.method.global_models(self.server)
         here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
+        if self.method.training.hides:  # metrics of single clients would say what their updates may not
+            ledger.measure({EVALUATION: NO_CLIENT})
+            return (
+                dict(zip(("loss", *self.objective.metrics), here.whole(self.deployed()), strict=True)) if here else {}
+            )
         found = self._client_metrics(number, here is None and len(models) == 1, ledger)
         own, everything = metric_words(self.objective.metrics)
         mine = {client: tuple(words[name] for name in own[1:]) for client, words in found.items()}

@@ -25,6 +25,10 @@ class PrivacyReport(Report):
         """Return the statement of privacy; records of earlier releases do not say where noise came from."""
         unit, relation = summary["unit"], summary["relation"]
         source = [("noise", _from(summary["noise"]))] if "noise" in summary else []
+        if (known := summary.get("epsilon_if_cohorts_known")) is not None:
+            source.append(("for those who know the cohorts", f"epsilon {known:.4g}"))
+        if "releases" in summary:
+            source.append(("releases", f"{summary['releases']}: rounds, and attempts that a crash ended"))
         return [
             ("privacy", f"{_written(summary)} for each {unit} ({relation}: {RELATIONS.get(relation, relation)})"),
             ("mechanism", summary["mechanism"]),
