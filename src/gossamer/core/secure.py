@@ -7,7 +7,7 @@ each client, and each client answers. All requests and answers are payloads, whi
     open_phase, request ──────────── a phase of setup ─────────▶ answer(phase, member, request, scratch)
     accept              ◀─────────────────────────────────────── an answer, and a new scratch
     request             ──────────── with the model ───────────▶ train
-    accept              ◀─────────────────────────────────────── protect(values, segments, ..., request, models, scratch)
+    accept              ◀─────────────────────────────────────── protect(values, segments, ..., models, scratch)
     open_phase, request ──────────── a phase of closing ───────▶ answer(phase, member, request, scratch)
     total               ◀─────────────────────────────────────── an answer
 
@@ -16,7 +16,8 @@ are summed modulo a power of two that holds the sum of the whole cohort, so the 
 
 Neither side trusts the other. Each client has a long-term signing key, and a ``Roster`` says which public key belongs
 to which client. A client knows the roster from elsewhere than this round's server, so that the server cannot invent
-clients or replace their keys. A client that breaks the protocol is named (``SecureRound.liars``), and the round goes on.
+clients or replace their keys. A client that breaks the protocol is named (``SecureRound.liars``), and the round goes
+on without it.
 
 The scratch of a client is a ``State``. It holds the secrets of one round: an engine keeps it between the phases of an
 exchange, and forgets it after the last one. Each phase is answered once, and a scratch makes one upload.

@@ -119,9 +119,11 @@ class Known:
                 weight = weight * (point - other) % PRIME
             every.append(weight)
             product = -product * point % PRIME
-        self.at_zero = [product * weight * _inverse(-point) % PRIME for point, weight in zip(points, every, strict=True)]
-        # Shares on one polynomial f satisfy sum_i w_i q(i) f(i) = 0 for every q of degree below r - t. One random q finds
-        # others but for a chance of 1 / p.
+        self.at_zero = [
+            product * weight * _inverse(-point) % PRIME for point, weight in zip(points, every, strict=True)
+        ]
+        # Shares on one polynomial f satisfy sum_i w_i q(i) f(i) = 0 for every q of degree below r - t. One random q
+        # finds others but for a chance of 1 / p.
         check = drawn(max(0, len(points) - needed))
         self.parity = [weight * _evaluated(check, point) % PRIME for point, weight in zip(points, every, strict=True)]
 
