@@ -222,8 +222,8 @@ def check_shares(member: Member, request: Payload, scratch: State, rules_of: Rul
     for number, (dealer, secret) in enumerate(zip(dealers, secrets, strict=True)):
         sender, point = seat.clients[dealer], seat.graph.members(dealer).index(seat.at) + 1
         plain = primitives.unseal(secret, seat.listed, sender, member.client, boxes[number])
-        told = hashes[number], *lines[2 * number : 2 * number + 2]
-        if plain is not None and fits(dealer_context(seat.listed, sender), point, plain, *told):
+        context, (d, z) = dealer_context(seat.listed, sender), lines[2 * number : 2 * number + 2]
+        if plain is not None and fits(context, point, plain, hashes[number], d, z):
             good[dealer] = True
             shares.append(plain[: 2 * SEED])
     answer = {"good": bits(torch.tensor([good[dealer] for dealer in dealers], dtype=torch.bool))}

@@ -9,8 +9,8 @@ at 0 are its secrets, and a random one g. For each member i, it publishes
 from which d = H(all of them) follows, and the polynomial z = g + d f_1 + d^2 f_2, by its values at 0, ..., t - 1.
 Member i receives f_1(i), f_2(i) and g(i) in a sealed box, and checks the hashes and that z(i) is the sum. Then, but for
 a chance of about 2 / p per hash that a dealer tries, the values of all members that found no fault lie on polynomials
-of degree below t. Since g is random, z says nothing about f_1 and f_2. A share has 128 bits that nobody can guess, so its
-hash says nothing either, and shows later whether a member reveals what it was given.
+of degree below t. Since g is random, z says nothing about f_1 and f_2. A share has 128 bits that nobody can guess, so
+its hash says nothing either, and shows later whether a member reveals what it was given.
 """
 
 import hashlib

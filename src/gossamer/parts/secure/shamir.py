@@ -131,7 +131,7 @@ class Known:
         """Return the secret of shares in the order of the points; none if they are not on one polynomial."""
         if sum(map(mul, self.parity, shares)) % PRIME:
             return None
-        return sum(map(mul, self.at_zero, shares)) % PRIME
+        return int(sum(map(mul, self.at_zero, shares)) % PRIME)
 
 
 def _evaluated(coefficients: Sequence[int], x: int) -> int:
