@@ -40,12 +40,18 @@ class Rehearsal:
 
     def __post_init__(self) -> None:
         self.server: SecureRound = self.protocol.begin(list(self.values), self.segments, TOPIC, PEOPLE, MODELS)
+        self.asked = list(self.values)
         self.scratch: dict[int, State] = {client: {} for client in self.values}
         self.requests: dict[tuple[str, int], Payload] = {}
         self.answers: dict[tuple[str, int], Payload] = {}
 
     def phase(self, phase: str) -> None:
-        for client in self.server.open_phase(phase):
+        self.asked = self.server.open_phase(phase)
+        self.phase_answers(phase)
+
+    def phase_answers(self, phase: str) -> None:
+        """Let the clients answer in a phase that was opened."""
+        for client in self.asked:
             request = self.request(phase, client, self.server.request(client))
             self.requests[phase, client] = request
             if client not in self.lost.get(phase, ()):
@@ -58,6 +64,10 @@ class Rehearsal:
             return self.protocol.protect(values, self.segments, client, request, MODELS, scratch)
         answer, self.scratch[client] = self.protocol.answer(phase, member(client), request, self.scratch[client])
         return answer
+
+    def rest(self, *phases: str) -> None:
+        for phase in phases:
+            self.phase(phase)
 
     def until(self, last: str) -> "Rehearsal":
         phases = [*self.protocol.setup, "train", *self.protocol.closing]
