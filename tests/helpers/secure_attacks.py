@@ -47,6 +47,7 @@ class Session:
     completed: list[bool] = field(default_factory=list)  # of its upload
     common: bytes = b""  # of its upload
     told: State | None = None  # its scratch before it revealed shares
+    spent: State | None = None  # its scratch since then
 
     @property
     def listed(self) -> bytes:
@@ -67,7 +68,7 @@ class Client:
 
     def ask(self, phase: str, request: Payload, models: bytes = MODELS) -> Payload:
         """Return the answer to a request. Raises ``PayloadError``, and nothing else, if it is refused."""
-        before = self.now.scratch if self.sessions else {}
+        before = (self.now.spent or self.now.scratch) if self.sessions else {}
         if phase == "train":
             if self.sessions and "train" in self.now.answers:
                 raise PayloadError("a second upload: the engine refuses it")
@@ -79,7 +80,7 @@ class Client:
             if phase == "keys":
                 self.sessions.append(Session(self.number, scratch))
             if phase == "unmask":
-                self.now.told = before
+                self.now.told, self.now.spent = before, scratch
             else:
                 self.now.scratch = scratch
         self.now.answers[phase] = answer
@@ -149,7 +150,7 @@ class Server:
         return flags([places.index(client) for client in clients if client in places], len(places))
 
     def signature(self, client: int, kind: str, claim: bytes, common: bytes) -> bytes:
-        """A client's signature of a claim: a colluding client signs anything, of others the server has what they sent."""
+        """A signature of a claim: colluding clients sign anything, of others the server has what they sent."""
         if client in self.colluding:
             scratch = self.colluding[client].now.scratch
             private = primitives.signing_key(raw(scratch["sign_seed"]), raw(scratch["nonce"]))
