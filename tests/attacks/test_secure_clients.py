@@ -38,6 +38,7 @@ class Lying(Rehearsal):
             if client in self.lost.get(phase, ()):
                 continue
             answer = self.answer(phase, client, self.reply(phase, client, self.server.request(client)))
+            self.answers[phase, client] = answer
             try:
                 self.server.accept(client, answer)
             except PayloadError as error:

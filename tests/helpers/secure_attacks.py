@@ -17,7 +17,7 @@ from gossamer.core.secure import SumSegment
 from gossamer.core.types import Payload, State
 from gossamer.parts.secure import SecAgg, primitives, shamir
 from gossamer.parts.secure.dealing import challenge
-from gossamer.parts.secure.graph import Graph
+from gossamer.parts.secure.graph import Graph, quorum
 from gossamer.parts.secure.masks import rings
 from gossamer.parts.secure.rules import (
     Place,
@@ -270,7 +270,7 @@ class Server:
             )
             clients: list[int] = session.scratch["clients"].tolist()
             bad = len(set(clients).intersection(self.colluding))
-            least = min(least, len(group) - (self.protocol.rules(len(clients)).quorum - bad))
+            least = min(least, len(group) - (quorum(len(clients), self.protocol.bounds) - bad))
         return least
 
 
