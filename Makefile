@@ -44,7 +44,7 @@ gpu-test:
 	@$(PYTHON) tests/check_gpu.py $(GPU)
 
 # Random damage: a minute of each campaign, or all of it with FUZZ=--full; --seed N repeats one. See docs/reliability.md
-CAMPAIGNS ?= folders kills messages data_files
+CAMPAIGNS ?= folders kills messages data_files secure
 fuzz: $(READY)
 	@for name in $(CAMPAIGNS); do PYTHONPATH=tests $(BIN)/python tests/fuzz/$$name.py $(FUZZ) || exit 1; done
 

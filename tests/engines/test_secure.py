@@ -32,7 +32,7 @@ from helpers.local_grid import LocalGrid
 
 CLIENTS = 8
 TASK = tiny_task(CLIENTS)
-PHASES = ("keys", "shares", "train", "unmask")
+PHASES = ("keys", "shares", "check", "train", "consent", "unmask")
 
 SUMMED = {
     "masks": secured(METHODS["fedpm"](steps=2)),
@@ -94,9 +94,9 @@ class Watched(Simulation):
             self.totals[clock.round] = total, [clients]
             return fold(this, acc, state, total, clients, clock, key)
 
-        def protect(this: Any, values: Tensor, segments: Any, client: int, request: Payload, scratch: State) -> Payload:
+        def protect(this: Any, values: Tensor, segments: Any, client: int, *more: Any) -> Payload:
             self.values[len(self.totals), client] = values.to(torch.int64)
-            return protocol(this, values, segments, client, request, scratch)
+            return protocol(this, values, segments, client, *more)
 
         monkeypatch.setattr(BoundSecure, "fold", folded)
         monkeypatch.setattr(SecAgg, "protect", protect)
@@ -140,7 +140,7 @@ def test_dropouts_leave_the_exact_sum_of_the_others(
     task, gone = tiny_task(20), dict.fromkeys(range(1, 1 + number), PHASES.index(phase))
     run = watched(monkeypatch, SUMMED[name], task, rounds=1, channel=Losing(gone))
     total, _ = run.totals[0]
-    left = [client for client in range(20) if client not in gone or phase == "unmask"]
+    left = [client for client in range(20) if client not in gone or phase in ("consent", "unmask")]
     assert torch.equal(total, torch.stack([run.values[0, client] for client in left]).sum(0))
     (record,) = run.metrics
     assert record["figures"]["secure"]["summed"] == len(left)
@@ -204,12 +204,12 @@ def test_bytes_of_every_phase_are_counted_by_kind() -> None:
     run = simulated(SUMMED["masks"], TASK, rounds=1)
     (record,) = run.metrics
     up, down = record["bytes_up"], record["bytes_down"]
-    assert up.keys() == {"secure.keys", "secure.shares", "secure.sum", "secure.unmask", "overhead"}
-    assert down.keys() >= {"secure.keys", "secure.shares", "secure.train", "secure.unmask", "overhead"}
+    assert up.keys() == {*(f"secure.{phase}" for phase in PHASES if phase != "train"), "secure.sum", "overhead"}
+    assert down.keys() >= {*(f"secure.{phase}" for phase in PHASES), "overhead"}
     weights = sum(t.numel() for t in run.like.values() if t.dim() >= 2)
     others = sum(t.numel() for t in run.like.values() if t.dim() < 2)
     # 8 clients: masks of one bit sum to at most 8, in 4 bits; 16 bits sum in 19 bits.
-    least = (4 * weights + 19 * others) / 8
+    least = (4 * weights + 19 * others) / 8 + 96  # with a digest of what the client saw, and a signature
     assert least <= up["secure.sum"] / CLIENTS <= least + 2
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from fuzz import messages
+from fuzz import messages, secure
 from helpers import recorder
 from helpers.codec_specs import SUMMED
 
@@ -51,3 +51,32 @@ def test_a_foreign_exception_and_a_changed_accumulator_are_found(monkeypatch: py
     monkeypatch.setattr(messages, "WEIGHTS", (7.0,))
     with pytest.raises(AssertionError, match="a refused upload changed the accumulator"):
         messages.group(index)(random.Random(5), Counter())
+
+
+def test_no_deviation_from_secure_aggregation_opens_an_update_or_ends_in_another_error() -> None:
+    threads, counts = torch.get_num_threads(), Counter[str]()
+    secure.OUTCOMES.clear()
+    try:
+        for number in range(16):
+            secure.group(number)(random.Random(number), counts)
+    finally:
+        torch.set_num_threads(threads)
+    assert counts["requests of servers refused"] > 300
+    assert counts["requests of servers answered"] > 50
+    assert counts["answers of clients refused"] > 30
+    assert secure.OUTCOMES["sums opened"] > 3
+    assert secure.OUTCOMES["sums exact"] > 20
+
+
+def test_a_group_that_can_be_opened_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign fails where two clients are a quorum, and two shares enough."""
+    from gossamer.parts.secure import SecAgg
+    from gossamer.parts.secure.rules import Rules
+
+    def attack() -> None:
+        for number in range(1, 60, 2):
+            secure.group(number)(random.Random(number), Counter())
+
+    monkeypatch.setattr(SecAgg, "rules", lambda _, clients: Rules(clients, clients - 1, 2, 2))
+    with pytest.raises(AssertionError, match="a group below the quorum was opened"):
+        attack()

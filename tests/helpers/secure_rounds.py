@@ -6,9 +6,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gossamer.core.random import key
-from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment
+from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment
 from gossamer.core.types import Payload, State
+from gossamer.parts.secure.roster import SimulatedKeys
+
+TOPIC, MODELS = b"a run, round 0", bytes(32)
+PEOPLE = SimulatedKeys(1 << 41)
+"""The keys of all clients of all tests."""
+
+
+def member(client: int, topic: bytes = TOPIC, roster: Roster = PEOPLE) -> Member:
+    return Member(client, topic, PEOPLE.signer(client), roster)
+
 
 Change = Callable[[str, int, Payload], Payload]
 """Changes a message of a phase: its client and its payload."""
@@ -26,18 +35,23 @@ class Rehearsal:
     values: Mapping[int, Tensor]
     segments: Sequence[SumSegment]
     lost: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    seed: int = 0
     request: Change = unchanged
     answer: Change = unchanged
 
     def __post_init__(self) -> None:
-        self.server: SecureRound = self.protocol.begin(list(self.values), self.segments, key(self.seed))
+        self.server: SecureRound = self.protocol.begin(list(self.values), self.segments, TOPIC, PEOPLE, MODELS)
+        self.asked = list(self.values)
         self.scratch: dict[int, State] = {client: {} for client in self.values}
         self.requests: dict[tuple[str, int], Payload] = {}
         self.answers: dict[tuple[str, int], Payload] = {}
 
     def phase(self, phase: str) -> None:
-        for client in self.server.open_phase(phase):
+        self.asked = self.server.open_phase(phase)
+        self.phase_answers(phase)
+
+    def phase_answers(self, phase: str) -> None:
+        """Let the clients answer in a phase that was opened."""
+        for client in self.asked:
             request = self.request(phase, client, self.server.request(client))
             self.requests[phase, client] = request
             if client not in self.lost.get(phase, ()):
@@ -46,9 +60,14 @@ class Rehearsal:
 
     def reply(self, phase: str, client: int, request: Payload) -> Payload:
         if phase == "train":
-            return self.protocol.protect(self.values[client], self.segments, client, request, self.scratch[client])
-        answer, self.scratch[client] = self.protocol.answer(phase, client, request, self.scratch[client])
+            values, scratch = self.values[client], self.scratch[client]
+            return self.protocol.protect(values, self.segments, client, request, MODELS, scratch)
+        answer, self.scratch[client] = self.protocol.answer(phase, member(client), request, self.scratch[client])
         return answer
+
+    def rest(self, *phases: str) -> None:
+        for phase in phases:
+            self.phase(phase)
 
     def until(self, last: str) -> "Rehearsal":
         phases = [*self.protocol.setup, "train", *self.protocol.closing]

@@ -199,6 +199,13 @@ class BoundExchange:
         written = [section for section in self.sent_sections if section.common]
         return self._body(state, clock, key, GLOBAL, None, written, True, held) if self.broadcasts else None
 
+    def broadcast(self, state: State, clock: Clock, key: Key) -> Broadcast:
+        """Return what clients of a round decode from the common piece of their download, if there is one."""
+        body, (mine, _, down) = self.make_common(state, clock, key), self._keys(clock, key)
+        assert body is not None
+        layout = self._part(self.view.sent, self.outline, clock, mine, None, None).layout(self.outline)
+        return self._broadcast(Frame(b"", body.data), body.arrays, key, layout, down, clock, {})
+
     def make_download(
         self,
         state: State,

@@ -21,7 +21,6 @@ EXTRAS = {
     "pandas": "frame",
     "flwr": "flower",
     "cryptography": "secure",
-    "Crypto": "secure",
     "dp_accounting": "privacy",
     "httpx": "flower",
     "ray": "ray",

@@ -6,10 +6,14 @@ name of their phase. A protected upload is the section ``sum``, in place of the 
 
 The client encodes its update as without secure aggregation. ``Summing.to_sum`` turns the payload into small whole
 numbers, which are masked. So the server learns no more than the sum of these numbers over the cohort.
+
+All clients must train the same models: with a model of its own, a client could be told apart in the sum. So the keys of
+masks depend on a digest of what a client has decoded from its download, which the server computes too.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,10 +23,10 @@ from gossamer.core import sections, wire
 from gossamer.core.codec import sum_segments, sums_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Section
-from gossamer.core.jobs import Folding, Job, Outgoing
+from gossamer.core.jobs import Broadcast, Folding, Job, Outgoing
 from gossamer.core.privacy import SharedNoise
 from gossamer.core.random import Key, fold
-from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment, TooFewClientsError
+from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment, TooFewClientsError
 from gossamer.core.server import SumServer, unsummable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
@@ -39,6 +43,9 @@ SUM = "sum"
 
 SCRATCH = "scratch"
 """The entry of a client state with the client's secrets, within an exchange."""
+
+ROUND = "round"
+"""The entry of a scratch with the round that it belongs to."""
 
 REHEARSAL: State = {"rehearsal": torch.ones(1)}
 """The scratch of a task that only measures an executor: its upload is not protected, and goes nowhere."""
@@ -57,6 +64,7 @@ class BoundSecure:
 
     def __init__(self, exchange: "BoundExchange", protocol: SecureAggregation) -> None:
         self.exchange, self.protocol = exchange, protocol
+        self._digests: list[tuple[Broadcast, bytes]] = []  # the last ones: clients in one process share a broadcast
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -67,6 +75,8 @@ class BoundSecure:
         """Refuse an exchange whose uploads reveal more than a sum, or do not add up."""
         exchange = self.exchange
         view, about = type(exchange.view).__name__.removeprefix("Bound"), "secure aggregation reveals only a sum, and"
+        name = type(exchange.server).__name__.removeprefix("Bound")
+        own = ", ".join(section.name for section in exchange.sent_sections if not section.common)
         server, codec = unsummable(exchange.server), codecs.unsummable(exchange.codec)
         require(
             (exchange.send in ("change", "model"), f"{about} clients of this method send no update"),
@@ -74,12 +84,29 @@ class BoundSecure:
             (not codec, f"{about} {codec}"),
             (exchange.view.common, f"{about} clients hold different parts of the model with {view}: use Full()"),
             (exchange.view_memory is None, f"{about} {view} sends what changed in each client's part"),
+            (exchange.described is None, f"{about} {view} describes the part of each client: use Full()"),
+            (exchange.per_client is None, f"{about} {name} keeps a model for each client, who must train the same one"),
+            (not own, f"{about} {name} sends each client {own} of its own, and all must receive the same"),
             (not exchange.solver.sections, f"{about} {type(exchange.solver).__name__} sends values per client"),
             (exchange.labels is None, f"{about} labels=own sends the labels of each client: use labels=all"),
             (exchange.down.begin() is None, f"{about} this downlink sends updates on: use a codec, or Delta(codec)"),
         )
 
     # Both sides.
+
+    def topic(self, run: str, clock: Clock) -> bytes:
+        """Return the text that names a round and this exchange, for what clients sign."""
+        return f"gossamer {run} round {clock.round} exchange {self.exchange.number}".encode()
+
+    def digest(self, broadcast: Broadcast) -> bytes:
+        """Return the digest of what clients have decoded: the models, and the values of the server's sections."""
+        for known, digest in self._digests:
+            if known.models is broadcast.models and known.sections is broadcast.sections:
+                return digest
+        found = hashlib.sha256()
+        _feed(found, (broadcast.models, broadcast.sections))
+        self._digests = [*self._digests[-1:], (broadcast, found.digest())]
+        return found.digest()
 
     def message(self, way: Kind, phase: str, clock: Clock, arrays: Payload) -> Outgoing:
         """Return a request or an answer as a message."""
@@ -101,11 +128,13 @@ class BoundSecure:
 
     # Client side.
 
-    def answer(self, phase: str, data: Frame | bytes, clock: Clock, scratch: State) -> tuple[Outgoing, State]:
+    def answer(
+        self, phase: str, data: Frame | bytes, clock: Clock, member: Member, scratch: State
+    ) -> tuple[Outgoing, State]:
         """Return the answer to a request as a message, and the new scratch."""
         request = self.read("down", phase, data, clock)
-        answer, scratch = self.protocol.answer(phase, clock.client, request, scratch)
-        return self.message("up", phase, clock, answer), scratch
+        answer, scratch = self.protocol.answer(phase, member, request, scratch)
+        return self.message("up", phase, clock, answer), {**scratch, ROUND: torch.tensor(clock.round)}
 
     def protected(self, payload: Payload, job: Job) -> Payload:
         """Return an encoded update as the arrays of a protected upload."""
@@ -114,16 +143,25 @@ class BoundSecure:
             return payload
         if scratch is None or job.request is None:
             raise PayloadError("the server asked for an upload that is not protected by secure aggregation")
+        if ROUND not in scratch or int(scratch[ROUND]) != job.clock.round:
+            raise PayloadError("the server asked for an upload in another round than that of this client's keys")
+        if job.broadcast is None or job.scale is not None:
+            raise PayloadError("the server sent this client a model or a loss scale of its own")
         codec = self.exchange.upload_codec(job)
         values = sums_of(codec).to_sum(payload, job.layout, job.codec_key)
         segments = sum_segments(codec, job.layout)
-        return self.protocol.protect(values, segments, job.clock.client, job.request, scratch)
+        models = self.digest(job.broadcast)
+        return self.protocol.protect(values, segments, job.clock.client, job.request, models, scratch)
 
     # Server side.
 
-    def begin(self, state: State, clients: Sequence[int], clock: Clock, key: Key) -> SecureRound:
-        """Begin the exchange with these clients."""
-        return self.protocol.begin(clients, self.segments(state, clock, key), fold(key, "secure"))
+    def begin(
+        self, state: State, clients: Sequence[int], clock: Clock, key: Key, run: str, roster: Roster
+    ) -> SecureRound:
+        """Begin the exchange with these clients. ``run`` is the name of the run."""
+        # What clients decode is the same for all forms of the download, so that of the whole model will do.
+        models = self.digest(self.exchange.broadcast(state, clock, key))
+        return self.protocol.begin(clients, self.segments(state, clock, key), self.topic(run, clock), roster, models)
 
     def segments(self, state: State, clock: Clock, key: Key) -> tuple[SumSegment, ...]:
         """Return the segments of the vectors that are summed in a round."""
@@ -154,6 +192,24 @@ class BoundSecure:
         small = int(total.max()) < EXACT[layout.dtype] if len(total) else True
         vector = total.to(layout.dtype if small else torch.float64).to(model[layout.shapes[0][0]].device)
         return acc._replace(total=server.fold_sum(acc.total, arrival, vector, clients))
+
+
+def _feed(found: Any, value: Any) -> None:
+    """Add a nest of tensors and numbers to a digest, such that no two nests have the same bytes."""
+    if isinstance(value, Tensor):
+        found.update(f"tensor {value.dtype} {list(value.shape)};".encode())
+        found.update(wire.array_bytes(value.detach().reshape(-1)))
+    elif isinstance(value, Mapping):
+        found.update(f"mapping {len(value)};".encode())
+        for name in sorted(value):
+            found.update(f"{len(name)} {name};".encode())
+            _feed(found, value[name])
+    elif isinstance(value, tuple | list):
+        found.update(f"sequence {len(value)};".encode())
+        for each in value:
+            _feed(found, each)
+    else:
+        found.update(f"{type(value).__name__} {value!r};".encode())
 
 
 def without_scratch(state: Mapping[str, object]) -> State:

@@ -34,6 +34,7 @@ from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_key
 from gossamer.core.random import Key, secret_key
 from gossamer.core.sampler import Pool
+from gossamer.core.secure import Roster
 from gossamer.core.types import Clock, Params, State
 from gossamer.core.untrusted import TOO_LARGE, shown
 from gossamer.core.wire import NOT_FINITE, Body
@@ -47,7 +48,7 @@ from gossamer.engines.inbox import ClientReply, Immediate, Inbox, Replies
 from gossamer.engines.kept_run import KeptRun
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
-from gossamer.engines.secure import PhaseReplies, SecureExchange
+from gossamer.engines.secure import PhaseReplies, SecureExchange, liars_of
 from gossamer.engines.stage import Stage as Stage
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
@@ -95,6 +96,16 @@ class FederatedRun(KeptRun):
     @abstractmethod
     def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
         """Send the requests of a phase of secure aggregation, and yield the reply of each client."""
+
+    @property
+    def run_name(self) -> str:
+        """A name that no other run has, for what clients sign in secure aggregation."""
+        raise RunError("this engine has no secure aggregation")
+
+    @property
+    def roster(self) -> Roster:
+        """The public keys of all clients, for secure aggregation."""
+        raise RunError("this engine has no secure aggregation")
 
     @abstractmethod
     def available(self) -> Mapping[int, int]:
@@ -231,7 +242,7 @@ class FederatedRun(KeptRun):
         """Sample the cohort of a round, in client order."""
         available = self.available()
         self.sizes = self.claims()
-        self.excluded = self.exclusion.update(self.metrics)
+        self.excluded = sorted({*self.exclusion.update(self.metrics), *liars_of(self.metrics)})
         if self.excluded:
             ledger.notes[EXCLUDED] = self.excluded
         count = self.dispatcher.free if self.dispatcher else self.cohort_size

@@ -1,20 +1,21 @@
 """An exchange with secure aggregation: phases before training, protected uploads, and phases after them.
 
 A client that is lost in a phase, or whose answer is refused, takes no part in the later ones. If too few clients are
-left, the sum stays unknown: the round ends without an aggregation, and the record has the reason.
+left, the sum stays unknown: the round ends without an aggregation, and the record has the reason. A client that broke
+the protocol is named in the record, whether its upload is in the sum or not, and takes no part in later rounds.
 
 No sum is unmasked of a round that will be repeated. The difference of two sums over almost the same clients would be
 the update of one client.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gossamer.core.exchange import Outcome
 from gossamer.core.jobs import Folding, Outgoing
 from gossamer.core.random import Key
-from gossamer.core.secure import TooFewClientsError
+from gossamer.core.secure import Roster, TooFewClientsError
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure
 from gossamer.core.types import Clock, State
 from gossamer.core.untrusted import shown
@@ -23,6 +24,8 @@ from gossamer.engines.client import Failure
 from gossamer.engines.inbox import ClientReply, Inbox, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
+from gossamer.runs.records import Record
+from gossamer.runs.report.secure import LIARS, REACH
 
 
 class NoSumWarning(UserWarning):
@@ -59,6 +62,16 @@ class Host(Protocol):
 
     server: State
     outcomes: list[Outcome]
+
+    @property
+    def run_name(self) -> str:
+        """A name that no other run has."""
+        ...
+
+    @property
+    def roster(self) -> Roster:
+        """The public keys of all clients."""
+        ...
 
     def clock(self, number: int, client: int = -1) -> Clock:
         """Return the clock of a round."""
@@ -107,7 +120,9 @@ class SecureExchange:
         protocol, summed, problem = self.secure.protocol, set[int](), ""
         try:
             with self.ledger.time("secure"):
-                self.round = self.secure.begin(self.engine.server, self.stage.active, self.clock, self.key)
+                run, state = self.engine, self.engine.server
+                named = run.run_name, run.roster
+                self.round = self.secure.begin(state, self.stage.active, self.clock, self.key, *named)
                 for phase in protocol.setup:
                     self._phase(phase)
             self._train()
@@ -176,10 +191,13 @@ class SecureExchange:
         """Record the outcome of a client, and stage its state."""
         reply = self.replies.get(client, ClientReply())
         failure = reply.failure or (self._without_sum(client, reply, problem) if problem else None)
+        if (lie := self.round.liars.get(client)) is not None:
+            failure = Failure(lie)
         if failure is not None:
             self.ledger.fail(client, failure.reason)
         if summed:
             self.ledger.fold(client)
+            failure = None  # its upload counts, even if it lied in a later phase
         exchange = self.stage.exchange
         self.engine.settle_client(self.stage, client, reply, summed, State())
         reason, cause = failure or ("", None)
@@ -197,5 +215,12 @@ class SecureExchange:
 
     def _figures(self, summed: int, problem: str) -> dict[str, Any]:
         """Return the entry of the record: how many clients answered in each phase, and what was summed."""
-        figures = {"asked": len(self.stage.active), **self.left, "summed": summed}
-        return figures | ({"refused": problem} if problem else {})
+        figures = {"asked": len(self.stage.active), **self.left, "summed": summed, REACH: self.round.reach}
+        liars = {str(client): reason for client, reason in self.round.liars.items()}
+        return figures | ({LIARS: liars} if liars else {}) | ({"refused": problem} if problem else {})
+
+
+def liars_of(metrics: Sequence[Record]) -> set[int]:
+    """Return the clients that broke the protocol of secure aggregation in any of these rounds."""
+    figures = (record.get("figures", {}).get("secure", {}) for record in metrics)
+    return {int(client) for each in figures for client in each.get(LIARS, ())}

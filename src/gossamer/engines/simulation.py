@@ -1,5 +1,6 @@
 """A simulated run: all clients train in this process, and every message is encoded to real bytes."""
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -19,6 +20,7 @@ from gossamer.core.method import Method
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.schedule import ABOUT as ABOUT_SCHEDULE
 from gossamer.core.schedule import Schedule
+from gossamer.core.secure import Member
 from gossamer.core.secure_exchange import REHEARSAL, SCRATCH
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
@@ -41,6 +43,7 @@ from gossamer.engines.warm_start import Init
 from gossamer.parts.attacks.base import Attack, Collusion, UpdateAttack
 from gossamer.parts.channels.lossy import Lossy
 from gossamer.parts.channels.perfect import Perfect
+from gossamer.parts.secure.roster import SimulatedKeys
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, CLUSTER, read_about
 from gossamer.tasks.data.partition import Split
@@ -325,6 +328,16 @@ class Simulation(FederatedRun):
             else:
                 yield client_task
 
+    @cached_property
+    def run_name(self) -> str:
+        """A name that no other run has. It is not recorded: keys of simulated clients live as long as this process."""
+        return secrets.token_hex(16)
+
+    @cached_property
+    def roster(self) -> SimulatedKeys:
+        """The keys with which simulated clients sign in secure aggregation."""
+        return SimulatedKeys(self.task.clients)
+
     def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
         """Let each client answer, and send request and answer through the channel."""
         secure = stage.exchange.secure
@@ -335,7 +348,9 @@ class Simulation(FederatedRun):
             cost = self.channel.receive(len(sent.data), clock, fold(mine, "download"))
             ledger.receive(client, sent.kinds, cost)
             try:
-                answer, self.scratch[client] = secure.answer(phase, sent.data, clock, self.scratch.get(client, {}))
+                member = Member(client, secure.topic(self.run_name, clock), self.roster.signer(client), self.roster)
+                known = self.scratch.get(client, {})
+                answer, self.scratch[client] = secure.answer(phase, sent.data, clock, member, known)
             except Exception as error:  # the client fails, and the round continues
                 yield PhaseReply(client, failure=Failure.of(error))
                 continue

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from Crypto.Protocol import SecretSharing
 from scipy.stats import chi2_contingency, chisquare
 from torch import Tensor
 
 from gossamer.core.bits import uncodes
 from gossamer.core.secure import SumSegment
-from gossamer.parts.secure import SecAgg, primitives
+from gossamer.parts.secure import SecAgg, primitives, shamir
+from gossamer.parts.secure.dealing import deal
 from gossamer.parts.secure.masks import add_mask
 from gossamer.parts.secure.server import SecAggRound
 from helpers.secure_rounds import Rehearsal, values_of
 
-FIELD: Any = SecretSharing  # the package's stubs lack operators and defaults
 CHANCE = 1e-6
 ENTRIES, RUNS = 2000, 12
 SEGMENT = [SumSegment(ENTRIES, 1)]  # 3 clients: a ring of 2 bits
@@ -75,8 +74,8 @@ def without_self_masks(rows: tuple[int, ...]) -> np.ndarray[Any, Any]:
         found = []
         for client in done.values:
             lanes = [uncodes(done.answers["train", client]["masked"], BITS, ENTRIES).numpy().copy()]
-            seed = server._reconstructed(client)
-            add_mask(lanes, primitives.self_mask(seed, server.nonce, client), -1)
+            ((key, sign),) = server._mask_keys(client)  # places in the list are the numbers of the clients here
+            add_mask(lanes, key, sign)
             found.append(lanes[0] & 3)
         assert set(np.sum(found, axis=0) & 3) == {total}
         pairs += np.bincount(found[0] + 4 * found[1], minlength=16)
@@ -95,36 +94,34 @@ def test_masks_of_two_rounds_have_nothing_in_common() -> None:
     assert chi2_contingency(np.histogram2d(first, second, bins=4)[0]).pvalue > CHANCE
 
 
-def polynomial(points: list[tuple[int, bytes]], at: int) -> bytes:
-    """Return the value at a point of the polynomial through these points, in the field of pycryptodome."""
-    total = FIELD._Element(0)
-    for x, y in points:
-        term = FIELD._Element(y)
-        for other, _ in points:
-            if other != x:
-                term = term * FIELD._Element(at ^ other) * FIELD._Element(x ^ other).inverse()
-        total = total + term
-    return bytes(total.encode())
-
-
-@pytest.mark.parametrize("members", list(combinations(range(5), 2)))
+@pytest.mark.parametrize("members", list(combinations(range(1, 6), 2)))
 def test_shares_below_the_threshold_fit_every_secret(members: tuple[int, ...]) -> None:
     """With 2 of 3 needed shares, each candidate has one polynomial: the shares say nothing about the secret."""
-    shares = primitives.split(primitives.fresh(), 3, 5)
-    known = [(member + 1, shares[member]) for member in members]
-    for candidate in (bytes(16), b"\xff" * 16, primitives.fresh()):
-        rest = [at for at in range(1, 6) if at not in dict(known)]
-        third = polynomial([(0, candidate), *known], rest[0])
-        assert FIELD.Shamir.combine([*known, (rest[0], third)]) == candidate
+    shares = shamir.spread(shamir.drawn(3), 5)
+    for candidate in (0, shamir.PRIME - 1, *shamir.drawn(1)):
+        points = {0: candidate, **{member: shares[member - 1] for member in members}}
+        coefficients = shamir._interpolated(points)
+        assert len(coefficients) <= 3
+        assert all(shamir._evaluated(coefficients, at) == value for at, value in points.items())
 
 
 def test_shares_below_the_threshold_have_the_same_distribution_for_all_secrets() -> None:
     low = []
-    for secret in (bytes(16), b"\xff" * 16):
-        drawn = [primitives.split(secret, 3, 3) for _ in range(400)]
-        low.append(np.bincount([byte for one, two, _ in drawn for byte in one + two], minlength=256))
+    for secret in (0, shamir.PRIME - 1):
+        drawn = [shamir.packed(shamir.spread([secret, *shamir.drawn(2)], 3)[:2]) for _ in range(400)]
+        low.append(np.bincount(np.frombuffer(b"".join(drawn), np.uint8), minlength=256))
         assert chisquare(low[-1]).pvalue > CHANCE
     assert chi2_contingency(np.stack(low)).pvalue > CHANCE
+
+
+def test_what_a_dealer_publishes_says_nothing_about_its_secrets() -> None:
+    """The line z is uniform for all secrets; the hashes are of values with 128 random bits each."""
+    found = []
+    for seed in (bytes(16), bytes([1]) + bytes(15)):
+        lines = b"".join(deal(b"", seed, seed, 3, 5).line for _ in range(300))
+        found.append(np.bincount(np.frombuffer(lines, np.uint8), minlength=256))
+        assert chisquare(found[-1]).pvalue > CHANCE
+    assert chi2_contingency(np.stack(found)).pvalue > CHANCE
 
 
 def test_a_server_with_shares_below_the_threshold_reconstructs_a_wrong_seed() -> None:
@@ -133,23 +130,20 @@ def test_a_server_with_shares_below_the_threshold_reconstructs_a_wrong_seed() ->
     server = done.server
     assert isinstance(server, SecAggRound)
     held = server._shares[0]
-    seed = server._reconstructed(0)
+    seed = shamir.Known(range(1, 7), 4, 6).secret([held[point] for point in range(1, 7)])
     for count in (1, 2, 3):
         for chosen in combinations(held, count):
-            guess = primitives.combine(chosen)  # client numbers are member numbers here
-            assert guess != seed
-            assert not server._fits(0, guess)
+            assert shamir.Known(chosen, count, 6).secret([held[point] for point in chosen]) != seed
     for chosen in combinations(held, 4):
-        assert primitives.combine(chosen) == seed
+        assert shamir.Known(chosen, 4, 6).secret([held[point] for point in chosen]) == seed
 
 
 def test_the_server_alone_cannot_read_shares() -> None:
     segments = [SumSegment(5, 1)]
-    done = Rehearsal(SecAgg(), values_of(segments, range(4)), segments).until("shares")
+    done = Rehearsal(SecAgg(), values_of(segments, range(4)), segments).until("check")
     sealed = done.answers["shares", 0]["sealed"].numpy().tobytes()
-    plain = done.scratch[0]["own_shares"].numpy().tobytes()
-    assert plain not in sealed
-    nonce = done.scratch[0]["nonce"].numpy().tobytes()
-    one, two = (primitives.private_key(primitives.fresh(), nonce, "share") for _ in range(2))
+    for client in (1, 2, 3):
+        assert done.scratch[client]["shares"].numpy().tobytes()[:16] not in sealed
+    one, two = (primitives.private_key(primitives.fresh(), b"", "share") for _ in range(2))
     guess = primitives.agree(one, primitives.public_bytes(two))
-    assert primitives.unseal(guess, nonce, 0, 1, sealed[:48]) is None
+    assert primitives.unseal(guess, done.scratch[0]["listed"].numpy().tobytes(), 0, 1, sealed[:64]) is None

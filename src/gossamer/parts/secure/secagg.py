@@ -1,43 +1,53 @@
-r"""SecAgg+: the server learns the sum of the clients' vectors modulo a power of two, and no single vector.
+r"""SecAgg+ against an active server: it learns the sum of the clients' vectors modulo a power of two, and nothing else.
 
-Bell, Bonawitz, Gascón, Lepoint and Raykova, Secure Single-Server Aggregation with (Poly)Logarithmic Overhead, CCS 2020
-(https://eprint.iacr.org/2020/704), Algorithm 2. With a complete graph, it is the protocol of Bonawitz et al., Practical
-Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017 (https://eprint.iacr.org/2017/281).
+The masks are those of Bell, Bonawitz, Gascón, Lepoint and Raykova, Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead, CCS 2020 (https://eprint.iacr.org/2020/704), Algorithm 2. With a complete graph, they are
+those of Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017
+(https://eprint.iacr.org/2017/281), whose section 6 is the model for signed keys and for the consent of a quorum. As in
+Flamingo (Ma et al., IEEE S&P 2023, https://eprint.iacr.org/2023/486), a client that lies does not end the round. Shares
+are verifiable: see ``dealing``.
 
 Client u with the vector x_u sends, modulo the sizes of the rings,
 
     y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
 
 with a seed b_u of its own, and a secret s_uv that it shares with each neighbour v. In the sum, the second kind of masks
-cancels. If v is lost after ``shares``, its neighbours give the server their shares of the key of v, which removes s_uv.
+cancels. If v is lost after ``check``, its neighbours give the server their shares of the key of v, which removes s_uv.
 If u is not lost, they give their shares of b_u instead. The masks b_u protect a client whose message was late, and
 which the server therefore considers as lost.
 
     phase     request                                             answer
-    keys      nonce of the round, number of clients               two public keys
-    shares    numbers and public keys of the neighbours           shares of key and b_u, encrypted for each neighbour,
-                                                                  and a commitment to b_u
-    train     which neighbours have completed ``shares``          y_u, packed
-    unmask    which neighbours are survivors and which dropped,   for each neighbour, a share of b_v or of its key
-              and their encrypted shares for this client
+    keys      nonce, digest of the roster                         three public keys of the round, signed with the
+                                                                  client's key on the roster
+    shares    the list: all clients with their signed keys        shares of key and b_u, sealed for each neighbour, and
+                                                                  what makes them verifiable
+    check     the client's shares of all neighbours               of which neighbours they are good
+    train     with the model: who has completed the setup         y_u, packed; a signed digest of all that it saw
+    consent   who survives, and the signature of each upload      a signature of the list of survivors
+    unmask    signatures of a quorum                              for each neighbour, a share of b_v or of its key, and
+                                                                  the secret shared with each neighbour that was dropped
 
-Neighbours are numbered in the request of ``shares``. Later requests have one bit per neighbour, so that a client cannot
-be named twice, nor one that is not a neighbour.
+**What makes an active server fail.** Clients compute everything from the list: its size, the graph, thresholds and
+rings. The roster signs the keys, so that no client can be invented or replaced. The keys of masks follow from the list,
+who has completed the setup, the form of the vectors, and a digest of the models that the client received
+(``common_digest``). So two masks cancel only if both clients have seen the same, and every survivor has signed that it
+has. A client agrees to one list of survivors, of a quorum of the whole list of keys, and reveals shares once a quorum
+has agreed to the same. Two quorums share more clients than may collude, so there is one such list. So for each client
+honest neighbours reveal shares of one secret, the same one everywhere, and the survivors that are honest and in one
+piece of the graph (``graph``) are opened as one sum, or not at all: at least quorum - c of them, if c collude.
 
-**Encrypted shares** stay at the server until ``unmask``. The papers forward them before training. This saves traffic to
-clients that are lost. An honest-but-curious server follows the protocol, so it makes no difference. A malicious server
-can leave out or replace a ciphertext in both variants: a replaced one is not authentic, and the client marks it as not
-readable. Here it can do so after it has seen the masked vectors. The effect is a refused round.
+Without the signatures of uploads, this would not be true: a server could tell a group and its dropped neighbours apart
+from the others at ``train``, and open a group of 2 quorum - n - c clients with the keys of those that it calls lost.
 
-**Threats.** An honest-but-curious server sees all messages and learns the sum of the survivors. If fewer than the
-threshold of each neighbourhood collude with it, all of them together learn the sum of the others. A server that lies
-about dropouts cannot have both secrets of a client: each needs more than half of the members, and a member gives one of
-them, once. But it chooses the clients of the sum: at least ``threshold`` of each neighbourhood. If it sends different
-lists to different clients of a complete graph, it can unmask the sum of a group of at least
-``threshold + 1 - 1 / threshold`` of the cohort (1/6 with 2/3): a client of the group shares masks with at least
-``threshold`` of the cohort, and each client calls at most ``1 - threshold`` of the others dropped. In a sparse graph,
-the group can be smaller. A server that invents clients or replaces public keys is not detected, because keys are not
-signed. Clients can make a round fail, and they can change the sum by what they send.
+**What makes a lying client fail.** Whatever it sends is verified by the server or by its neighbours, except the numbers
+in its vector, and that its masks are those of its secrets: both change the sum by at most what the ring holds
+(``reach``). A client that is caught is named in ``liars``. See ``Rules.margin`` for disputes, in which one of two
+clients lies.
+
+**What remains.** ``colluding`` is a share of the clients of the list. The server chooses who is on it. ``min_clients``
+must be so large that no more than this share of them can collude. A server may open different sums in different rounds,
+and their difference is the sum of the clients in which they differ. It may also send all clients a model that makes one
+of them stand out in the sum. Differential privacy bounds both.
 """
 
 from collections.abc import Sequence
@@ -47,14 +57,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, require, wrong
-from gossamer.core.random import Key, fold
-from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment
+from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment
 from gossamer.core.types import Payload, State
-from gossamer.core.untrusted import check_names
 from gossamer.parts.secure import client as client_side
-from gossamer.parts.secure import graph, masks
-from gossamer.parts.secure.primitives import SEED
-from gossamer.parts.secure.rules import KEYS, SHARES, TRAIN, UNMASK, Rules, expect_bytes, expect_number
+from gossamer.parts.secure import graph, primitives
+from gossamer.parts.secure.rules import CHECK, CONSENT, KEYS, SHARES, TRAIN, UNMASK, Place, Rules, raw
 from gossamer.parts.secure.server import SecAggRound
 
 FEWEST = 3
@@ -66,11 +73,12 @@ class SecAgg(SecureAggregation):
 
     Args:
         neighbours: number of neighbours of each client, even; none: the smallest number that protects the cohort, and
-            a complete graph up to 33 clients; at least the number of other clients: a complete graph
+            a complete graph up to 100 clients; at least the number of other clients: a complete graph
         threshold: share of the neighbours and the client that reconstruct its secrets, above 1/2
-        colluding: largest share of clients that help the server, for which the graph is chosen
+        colluding: largest share of the clients of a round that help the server, for which graph and quorum are chosen
         dropouts: largest share of clients that are lost in a round, for which the graph is chosen
-        min_clients: smallest cohort in which a client takes part
+        min_clients: smallest cohort in which a client takes part; ``colluding`` of it must be all clients that may
+            help the server, because the server chooses the cohort
     """
 
     neighbours: int | None = None
@@ -79,8 +87,8 @@ class SecAgg(SecureAggregation):
     dropouts: float = 0.1
     min_clients: int = FEWEST
 
-    setup: ClassVar[tuple[str, ...]] = (KEYS, SHARES)
-    closing: ClassVar[tuple[str, ...]] = (UNMASK,)
+    setup: ClassVar[tuple[str, ...]] = (KEYS, SHARES, CHECK)
+    closing: ClassVar[tuple[str, ...]] = (CONSENT, UNMASK)
 
     def __post_init__(self) -> None:
         even = self.neighbours is None or (self.neighbours >= 2 and self.neighbours % 2 == 0)
@@ -111,11 +119,13 @@ class SecAgg(SecureAggregation):
         """Return the sizes of the protocol for a cohort.
 
         >>> SecAgg().rules(100)
-        Rules(clients=100, degree=32, needed=22, quorum=67)
+        Rules(clients=100, degree=99, needed=67, quorum=67)
         """
         degree = graph.smallest_degree(clients, self.bounds) if self.neighbours is None else self.neighbours
         degree = min(degree, clients - 1)
-        return Rules(clients, degree, graph.needed(self.threshold, degree + 1), graph.needed(self.threshold, clients))
+        quorum = graph.quorum(clients, self.bounds)
+        need = quorum if degree == clients - 1 else graph.needed(self.threshold, degree + 1)
+        return Rules(clients, degree, need, quorum)
 
     def failure(self, clients: int) -> graph.Failure:
         """Return bounds on the probability that a round is not secret, and that it has no sum."""
@@ -138,31 +148,31 @@ class SecAgg(SecureAggregation):
                     self,
                     "neighbours" if self.neighbours is not None else "colluding",
                     f"gives a graph of {clients:,} clients that fails to be secret with a probability of up to"
-                    f" {found:.2g}, above 2^-40; {wanted + wanted % 2} neighbours are enough",
+                    f" {found:.2g}, above 2^-80; {wanted + wanted % 2} neighbours are enough",
                 )
             )
 
-    def begin(self, clients: Sequence[int], segments: Sequence[SumSegment], key: Key) -> SecureRound:
-        """Begin a round. The graph of neighbours follows from the key."""
+    def begin(
+        self, clients: Sequence[int], segments: Sequence[SumSegment], topic: bytes, roster: Roster, models: bytes
+    ) -> SecureRound:
+        """Begin a round, with a new nonce."""
         self.check_cohort(len(clients))
-        rules = self.rules(len(clients))
-        neighbours = graph.neighbourhoods(clients, rules.degree, fold(key, "neighbours"))
-        return SecAggRound(rules, neighbours, masks.rings(segments, len(clients)))
+        place = Place(topic, primitives.fresh(), roster.digest)
+        return SecAggRound(clients, segments, place, roster, models, self._rules, self.threshold)
 
-    def answer(self, phase: str, client: int, request: Payload, scratch: State) -> tuple[Payload, State]:
-        """Answer a request of ``keys``, ``shares`` or ``unmask``."""
+    def answer(self, phase: str, member: Member, request: Payload, scratch: State) -> tuple[Payload, State]:
+        """Answer a request of any phase but ``train``."""
         if phase == KEYS:
-            check_names(request, ("nonce", "clients"))
-            cohort = expect_number(request, "clients", self.min_clients)
-            return client_side.make_keys(expect_bytes(request, "nonce", SEED), self._rules(cohort))
-        if phase not in (SHARES, UNMASK):
-            raise PayloadError(f"expected a phase of 'keys', 'shares' and 'unmask', got {phase!r}")
+            return client_side.make_keys(member, request)
+        if phase not in client_side.STEPS:
+            raise PayloadError(f"expected a phase of {', '.join(map(repr, (KEYS, *client_side.STEPS)))}, got {phase!r}")
         client_side.check_phase(phase, scratch)
-        step = client_side.share_secrets if phase == SHARES else client_side.reveal
-        return step(client, request, scratch, self.rules(int(scratch["clients"])))
+        if raw(scratch["topic"]) != member.topic:
+            raise PayloadError("a request of another run, round or exchange than that of the keys of this client")
+        return client_side.STEPS[phase](member, request, scratch, self._rules)
 
     def _rules(self, clients: int) -> Rules:
-        """Return the sizes for a number of clients from the server, which is refused if a round is not protected."""
+        """Return the sizes for a number of clients from elsewhere, which is refused if a round is not protected."""
         try:
             self.check_cohort(clients)
         except ConfigError as error:
@@ -170,13 +180,14 @@ class SecAgg(SecureAggregation):
         return self.rules(clients)
 
     def protect(
-        self, values: Tensor, segments: Sequence[SumSegment], client: int, request: Payload, scratch: State
+        self,
+        values: Tensor,
+        segments: Sequence[SumSegment],
+        client: int,
+        request: Payload,
+        models: bytes,
+        scratch: State,
     ) -> Payload:
-        """Return the masked values as ``masked``."""
+        """Return the masked values as ``masked``, and the signed digest of what the client saw."""
         client_side.check_phase(TRAIN, scratch)
-        rules = self.rules(int(scratch["clients"]))
-        rings = masks.rings(segments, rules.clients)
-        lanes = masks.lanes_of(values, segments, rings)
-        client_side.mask(lanes, client, request, scratch, rules)
-        masks.reduce(lanes, rings)
-        return {"masked": masks.packed(lanes, rings)}
+        return client_side.mask(values, segments, client, request, models, scratch, self._rules)

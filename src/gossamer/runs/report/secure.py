@@ -6,7 +6,8 @@ from gossamer.runs.records import Record
 from gossamer.runs.report.base import Figures, Folder, Report, reports
 from gossamer.runs.report.plots import Series, chart
 
-ASKED, SUMMED, REFUSED = "asked", "summed", "refused"
+ASKED, SUMMED, REFUSED, LIARS, REACH = "asked", "summed", "refused", "liars", "reach"
+"""The entries of a record beside the number of clients that answered in each phase."""
 
 
 @reports("secure")
@@ -21,7 +22,7 @@ class SecureReport(Report):
         if not found:
             return None
         sums = [figures[SUMMED] for figures in found if figures[SUMMED]]
-        phases = [name for name in found[0] if name not in (ASKED, SUMMED, REFUSED)]
+        phases = [name for name in found[0] if name not in (ASKED, SUMMED, REFUSED, LIARS, REACH)]
         lost = {phase: sum(_lost(figures, phase, phases) for figures in found) for phase in phases}
         return {
             "sums": len(sums),
@@ -29,6 +30,8 @@ class SecureReport(Report):
             "largest": max(sums, default=0),
             "lost": lost,
             REFUSED: [figures[REFUSED] for figures in found if REFUSED in figures],
+            LIARS: {client: reason for figures in found for client, reason in figures.get(LIARS, {}).items()},
+            REACH: max((figures.get(REACH, 0.0) for figures in found), default=0.0),
         }
 
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
@@ -38,11 +41,14 @@ class SecureReport(Report):
         seen = f"{summary['sums']} sums of {size} clients each, and no single update" if summary["sums"] else "no sum"
         also = "which clients took part and when, and their numbers of samples where they report them"
         lost = ", ".join(f"{number} in {phase}" for phase, number in summary["lost"].items() if number)
-        refused = summary[REFUSED]
+        refused, liars = summary[REFUSED], summary[LIARS]
+        named = "; ".join(f"client {client}: {reason}" for client, reason in liars.items())
         return [
             ("the server saw", seen),
             ("it also saw", also),
             *([("clients lost", lost)] if lost else []),
+            *([("clients that lied", named)] if named else []),
+            *([("what one client can add", f"up to {summary[REACH]:.4g} times its limit")] if summary[REACH] else []),
             *([("rounds without a sum", f"{len(refused)}: {refused[-1]}")] if refused else []),
         ]
 
