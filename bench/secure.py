@@ -7,9 +7,9 @@
 lost in training, after they have shared their secrets. Bytes are those of the messages of one client by phase, without
 the model: messages of Gossamer's wire format with their headers, and the objects that Flower deflates. Flower has the
 same number of neighbours and the same threshold, and its own quantisation: 22 bits, clipped at 8. It has four of the
-six phases: it neither signs keys, nor checks shares, nor agrees to a list of survivors. Times are those of the processor
-for both, with one thread for torch; Flower's Shamir shares use a pool of threads, so all threads of the process count.
-Every client verifies all signatures itself, as it would on a machine of its own.
+six phases: it neither signs keys, nor checks shares, nor agrees to a list of survivors. Times are those of the
+processor for both, with one thread for torch; Flower's Shamir shares use a pool of threads, so all threads of the
+process count. Every client verifies all signatures itself, as it would on a machine of its own.
 """
 
 import argparse
