@@ -62,10 +62,14 @@ def _named(part: object, member: str) -> Iterator[None]:
         raise AssertionError(f"{part!r}.{member} crashes: {type(error).__name__}: {error}") from error
 
 
-def bound(exchange: Exchange, task: Task | None = None) -> BoundExchange:
-    """Return the exchange bound to a task, by default ``tiny_task()``. All checks work with bound exchanges."""
+def bound(exchange: Exchange, task: Task | None = None, *, secure_noise: bool = False) -> BoundExchange:
+    """Return the exchange bound to a task, by default ``tiny_task()``. All checks work with bound exchanges.
+
+    With ``secure_noise``, parts draw the noise of differential privacy from the operating system.
+    """
+    objective = Objective(task or tiny_task(), "cpu", KEY, secure_noise=secure_noise)
     with _named(exchange, "bind"):
-        return Method((exchange,), Uniform()).bind(Objective(task or tiny_task(), "cpu", KEY)).training
+        return Method((exchange,), Uniform()).bind(objective).training
 
 
 def check_value(part: Any) -> None:
@@ -458,16 +462,19 @@ def _flat(params: Params) -> Payload:
     return {name: tensor.reshape(-1) for name, tensor in params.items()}
 
 
-def check_solver(solver: Solver, server: Server | None = None, codec: Codec | None = None) -> None:
+def check_solver(
+    solver: Solver, server: Server | None = None, codec: Codec | None = None, *, secure_noise: bool = False
+) -> None:
     """Check that a solver plans valid batches, steps deterministically, and writes its declared state and sections.
 
     Args:
         solver: the solver to check
         server: the server to pair it with, if the solver reads sections of a specific server
         codec: the codec to pair it with, if the server needs a specific codec
+        secure_noise: whether noise comes from the operating system; what it gives is then not compared
     """
     check_value(solver)
-    found = bound(compose(Full(), solver, codec, server).training)
+    found = bound(compose(Full(), solver, codec, server).training, secure_noise=secure_noise)
     solver = found.solver
     for samples in (1, 2, 17, 64):
         with _named(solver, "plan"):
@@ -567,7 +574,12 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
 
 
 def check_server(
-    server: Server, solver: Solver | None = None, codec: Codec | None = None, task: Task | None = None
+    server: Server,
+    solver: Solver | None = None,
+    codec: Codec | None = None,
+    task: Task | None = None,
+    *,
+    secure_noise: bool = False,
 ) -> None:
     """Check that a server keeps the model without arrivals, never changes its input state, and returns tensors.
 
@@ -578,9 +590,10 @@ def check_server(
         solver: the solver to pair it with, if the server reads sections of a specific solver
         codec: the codec to pair it with, if the server needs a specific codec
         task: the task, if the server needs a specific network; by default ``tiny_task()``
+        secure_noise: whether noise comes from the operating system
     """
     check_value(server)
-    found = bound(compose(Full(), solver or SGD(), codec, server).training, task)
+    found = bound(compose(Full(), solver or SGD(), codec, server).training, task, secure_noise=secure_noise)
     server, params = found.server, found.context.network.initial()
     cohort = [0, 2, 3]
     with _named(server, "init"):

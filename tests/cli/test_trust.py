@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gossamer import ConfigError, RunError, load_run, resume
-from gossamer.cli import main, trust
+from gossamer.cli import main, trust, user_files
 from gossamer.core import files
 from gossamer.runs.records import read_metrics
 from helpers.records import write_records
@@ -160,6 +160,48 @@ def test_another_name_in_a_trusted_file_needs_a_new_agreement(mine: Path) -> Non
     assert said.status == 2
     assert "add --trust" in said.err
     assert not executed()
+
+
+@pytest.fixture
+def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of a file that imports another one, which imports a package."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "config"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("mine.py").write_text("from helping import epochs\n" + MINE.replace("epochs=1", "epochs=epochs()"))
+    Path("helping.py").write_text("def epochs():\n    from deep.inside import ONE\n    return ONE\n")
+    Path("deep").mkdir()
+    Path("deep/__init__.py").write_text("")
+    Path("deep/inside.py").write_text("from . import beside\nONE = 1\n")
+    Path("deep/beside.py").write_text("")
+    assert gossamer(RUN).status == 0
+    for name in ("helping", "deep", "deep.inside", "deep.beside"):
+        sys.modules.pop(name, None)
+    Path("executed").unlink()
+    return tmp_path
+
+
+def test_imports_of_a_user_file_are_found(helped: Path) -> None:
+    found = user_files.imports(Path("mine.py"))
+    assert [str(file.relative_to(helped)) for file in found] == [
+        "deep/__init__.py", "deep/beside.py", "deep/inside.py", "helping.py"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["helping.py", "deep/inside.py", "deep/beside.py"])
+def test_a_changed_import_of_a_trusted_file_needs_a_new_agreement(helped: Path, name: str) -> None:
+    """In version 0.2 (86513a0), ``resume`` executed the changed import without a question."""
+    with Path(name).open("a") as file:
+        file.write("open('evil', 'w').close()\n")
+    said = gossamer("resume run --rounds 2")
+    assert said.status == 2
+    assert name in said.err
+    assert "as these files are now: read it, and if you trust it, add --trust" in said.err
+    assert not Path("evil").exists()
+    assert not Path("executed").exists()
+    assert gossamer("resume run --rounds 2 --trust").status == 0
+    assert Path("executed").exists()
+    assert gossamer("resume run --rounds 3").status == 0, "the agreement is remembered"
 
 
 @pytest.mark.parametrize("change", [{"digests": {}}, {"codec": "mine.py:other"}])

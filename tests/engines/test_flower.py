@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, MessageType, RecordDict
 
-from gossamer import METHODS, ConfigError, LoRA, RunError, Task, fedavg, local, topk
+from gossamer import METHODS, ConfigError, LoRA, RunError, Task, Uniform, fedavg, local, topk
 from gossamer.cli import main
 from gossamer.core import tree, wire
 from gossamer.core.method import Method
@@ -32,6 +32,8 @@ from gossamer.engines.flower.server import FlowerRun, VoidError
 from gossamer.engines.metrics import Ledger
 from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
+from gossamer.parts.privacy.parts import parts_of
+from gossamer.parts.servers import private_sum
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
@@ -74,9 +76,25 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 # The same bits.
 
 
-@pytest.mark.parametrize("name", [name for name, recipe in METHODS.items() if not recipe().pooled])
+PRIVATE = [name for name, recipe in METHODS.items() if parts_of(recipe().training)]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in PRIVATE and not METHODS[name]().pooled])
 def test_every_method_computes_what_it_computes_in_the_simulator(name: str, tmp_path: Path) -> None:
     check_parity(METHODS[name](), TASK, tmp_path)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_private_method_differs_from_its_simulation_in_noise_and_cohorts_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_sum, "gaussian", lambda key, size, **_: torch.zeros(size, dtype=torch.float64))
+    method = METHODS[name]().with_parts(sampler=Uniform())  # all clients, whatever it draws
+    grid, run = LocalGrid(nodes(method, TASK, tmp_path)), undisturbed(method, TASK)
+    deployed = deploy(method, TASK, grid)
+    assert same(deployed.model(), run.model())
+    assert messages(grid) == run.messages
+    assert figures(deployed.metrics) == figures(run.metrics)
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in METHODS.items() if recipe().pooled])
@@ -628,7 +646,7 @@ def test_a_task_may_be_made_of_the_machines_settings(tmp_path: Path) -> None:
         return node(client_app(OWING, task), {**config(client, tmp_path), "place": f"node {client}"})
 
     grid = LocalGrid({NUMBERS[client]: handle(client) for client in range(CLIENTS)})
-    start(server_app(OWING, task, 2, wait=0), grid, {"place": "server", "out": str(tmp_path / "run")})
+    start(server_app(OWING, task, 2, wait=0, rehearsal=True), grid, {"place": "server", "out": str(tmp_path / "run")})
     assert same(read_server(tmp_path / "run"), undisturbed(OWING, TASK).server)
 
 
@@ -655,7 +673,7 @@ def start(app: Any, grid: LocalGrid, config: dict[str, Any]) -> None:
 
 def test_the_app_reads_its_run_configuration_and_resumes(tmp_path: Path) -> None:
     grid = LocalGrid(nodes(OWING, TASK, tmp_path))
-    app = server_app(OWING, TASK, rounds=9, wait=0)
+    app = server_app(OWING, TASK, rounds=9, wait=0, rehearsal=True)
     asked = {"rounds": 3, "per-round": 2, "seed": 4, "out": str(tmp_path / "run"), "mine": "not meant for it"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "keep_choice", interrupt)
@@ -720,7 +738,7 @@ def test_the_app_takes_a_tracker_of_your_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rule", "stops"), [({"until": "accuracy>=0"}, 1), ({"patience": 1}, 2)])
 def test_a_deployed_run_ends_as_its_simulation_does(rule: dict[str, Any], stops: int, tmp_path: Path) -> None:
     method = fedavg(lr=1e-9, steps=1)  # so small that no round is better than the first
-    app = server_app(method, TASK, rounds=5, wait=0)
+    app = server_app(method, TASK, rounds=5, wait=0, rehearsal=True)
     start(app, LocalGrid(nodes(method, TASK, tmp_path)), {"out": str(tmp_path / "run"), **rule})
     records, run = read_metrics(tmp_path / "run"), undisturbed(method, TASK, rounds=5, **rule)
     assert len(records) == stops

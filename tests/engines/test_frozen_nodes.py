@@ -54,7 +54,7 @@ def members(home: Path, **inits: str) -> dict[int, Handle]:
 
 
 def deployed(grid: LocalGrid, **more: object) -> FlowerRun:
-    settings = Settings(**{"rounds": 2, "wait": 0, "deadline": 0.05, **more})  # type: ignore[arg-type]
+    settings = Settings(**{"rounds": 2, "wait": 0, "deadline": 0.05, "rehearsal": True, **more})  # type: ignore[arg-type]
     run = FlowerRun(METHOD, TASK, settings, grid, init=initial_weights(settings))
     run.run(None, ignore)
     return run

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gossamer import (
     BySize,
@@ -14,17 +15,24 @@ from gossamer import (
     OnWeights,
     Poisson,
     PowerOfChoice,
+    RunError,
     Uniform,
+    dp_fedavg,
+    dp_ftrl,
     fedavg,
     fedspa,
     perm,
+    private,
     resume,
     scaffold,
     simulate,
 )
 from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.random import key
+from gossamer.methods.private import MODES
 from gossamer.parts.privacy.accounting import gaussian
 from gossamer.parts.privacy.renyi import from_renyi
+from gossamer.parts.solvers.dp_sgd import BoundDPSGD
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.runs.report.base import cells_of, reports_of, rows_of, summaries_of
 from gossamer.testing import tiny_task
@@ -44,15 +52,71 @@ def test_every_record_states_what_was_spent() -> None:
     found = [record["figures"]["privacy"] for record in result.metrics]
     assert [each["epsilon"] for each in found] == [made.epsilon(rounds, 1e-3) for rounds in (1, 2, 3, 4)]
     assert {each["unit"] for each in found} == {"client"}
-    assert found[0] | {"epsilon": 0} == {
+    known = gaussian(1.0, Participation(TASK.clients, 0.3 * TASK.clients, "other", 4))
+    assert [each["epsilon_if_cohorts_known"] for each in found] == [known.epsilon(r, 1e-3) for r in (1, 2, 3, 4)]
+    assert found[0] | {"epsilon": 0, "epsilon_if_cohorts_known": 0} == {
         "epsilon": 0,
+        "epsilon_if_cohorts_known": 0,
         "delta": 1e-3,
         "unit": "client",
         "relation": "add-remove",
         "mechanism": "Gaussian noise, 1 times the clipping norm",
         "sampling": "Poisson sampling with rate 0.3, by PLD",
-        "protects_from": "everybody who sees the models, except the server",
+        "protects_from": "nobody: the noise follows from the seed of the simulation",
+        "noise": "seed",
     }
+
+
+def test_noise_of_the_operating_system_protects_somebody() -> None:
+    task, method = tiny_task(), dp_fedavg(steps=1)
+    found = simulate(method, task, rounds=1, delta=1e-3, secure_noise=True).metrics[0]["figures"]["privacy"]
+    assert found["noise"] == "operating system"
+    assert found["protects_from"] == "everybody who sees the models, except the server"
+    with pytest.raises(ConfigError, match="secure_noise needs a method that adds noise"):
+        simulate(fedavg(), task, rounds=1, secure_noise=True)
+
+
+def test_every_private_part_learns_where_its_noise_comes_from(tmp_path: Path) -> None:
+    """Two runs with the same seed differ if, and only if, their noise comes from the operating system."""
+    task = tiny_task()
+    for mode in MODES:
+        method = private(fedavg(steps=1), mode, noise_multiplier=1.0, task=task)  # type: ignore[arg-type]
+        for secure_noise in (False, True):
+            given: dict[str, Any] = {"rounds": 1, "secure_noise": secure_noise}
+            first, second = (simulate(method, task, **given).model.state_dict()["0.weight"] for _ in range(2))
+            assert torch.equal(first, second) != secure_noise, mode
+
+
+def test_a_deployment_has_no_other_noise_than_that_of_the_operating_system(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from gossamer.engines.flower import client_app
+    from gossamer.engines.flower.node import Member
+    from helpers.flower_runs import config, flower_run, ignore
+    from helpers.local_grid import LocalGrid, node
+
+    method = dp_fedavg(steps=1)
+    app = client_app(method, TASK)
+    grid = LocalGrid({90 + c: node(app, config(c, tmp_path / f"{c}")) for c in range(TASK.clients)})
+    run = flower_run(method, TASK, grid, rounds=1, deadline=5.0, delta=1e-3)
+    run.run(None, ignore)
+    found = run.metrics[0]["figures"]["privacy"]
+    assert found["noise"] == "operating system"
+    assert found["protects_from"] == "everybody who sees the models, except the server"
+    assert run.method.training.context.network.secure_noise
+    own = private(fedavg(steps=1), "example", noise_multiplier=1.0, task=TASK)
+    solver = Member(own, TASK, 0, {("model",): key(0), ("form",): key(1)}, "cpu").bound.training.solver
+    assert isinstance(solver, BoundDPSGD)
+    assert solver.secure_noise
+
+
+def test_a_run_keeps_the_source_of_its_noise(tmp_path: Path) -> None:
+    method = dp_ftrl(steps=1)
+    simulate(method, TASK, rounds=1, out=tmp_path / "a", secure_noise=True)
+    assert read_about(tmp_path / "a")["options"]["secure_noise"] is True
+    with pytest.raises(RunError, match="secure_noise is the default, was True"):
+        simulate(method, TASK, rounds=2, out=tmp_path / "a", resume=True)
+    resume(tmp_path / "a", method=method, task=TASK, rounds=3)
+    assert {each["noise"] for each in figures(tmp_path / "a")} == {"operating system"}
 
 
 def test_an_empty_round_counts_and_changes_nothing() -> None:
@@ -142,7 +206,8 @@ class NoisyDense(Dense, PrivatePart):
         (PRIVATE, {"schedule": "fedasync"}, "schedule .* several versions"),
         (PRIVATE.with_parts(sampler=PowerOfChoice(2)), {"per_round": 2}, "PowerOfChoice chooses clients by losses"),
         (fedavg().with_parts(codec=OnWeights(NoisyDense())), {}, "OnWeights sends some tensors by a codec without"),
-        (PRIVATE.with_parts(codec=NoisyDense()), {}, "several parts add noise"),
+        (PRIVATE.with_parts(codec=NoisyDense(), server=NoisyMean(weights="uniform")), {}, "several parts add noise"),
+        (fedavg().with_parts(codec=NoisyDense()), {}, "weighted by numbers of samples, which have no noise"),
         (scaffold().with_parts(codec=NoisyDense()), {}, "sends control_change without noise"),
         (fedspa().with_parts(codec=NoisyDense()), {}, "sends the masks of clients without noise"),
         (perm().with_parts(codec=NoisyDense()), {}, "GradientProbe sends values without noise, in exchange 1"),
@@ -170,7 +235,9 @@ def test_reports_show_the_statement() -> None:
     rows = dict(rows_of(summaries))
     spent = records[-1]["figures"]["privacy"]["epsilon"]
     assert rows["privacy"] == f"epsilon {spent:.4g}, delta 0.001 for each client (add-remove: one more or less)"
-    assert cells_of(summaries)["privacy"] == f"epsilon {spent:.4g}, delta 0.001, client"
+    assert cells_of(summaries)["privacy"] == f"epsilon {spent:.4g}, delta 0.001, client, noise from the seed"
+    assert rows["noise"] == "from the seed: epsilon is that of a run whose noise is secret"
+    assert rows["protects from"].startswith("nobody")
     charts = [chart for report in reports_of(records) if report.name == "privacy" for chart in report.charts(records)]
     assert len(charts) == 1
     assert "Privacy: epsilon spent" in charts[0]

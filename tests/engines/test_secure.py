@@ -385,12 +385,13 @@ def test_a_deployment_computes_what_the_simulator_computes(name: str, tmp_path: 
     grid, run = LocalGrid(nodes(SUMMED[name], task, tmp_path)), simulated(SUMMED[name], task)
     deployed = deploy(SUMMED[name], task, grid)
     agree(deployed, run, tmp_path)
-    shared = tuple(name for name in FIGURES if name != "train_loss")
+    shared = tuple(name for name in FIGURES if name in ("accuracy", "loss"))
     counts = ("bytes_up", "bytes_down", "failures", "exchanges")
     assert figures(deployed.metrics, shared + counts) == figures(run.metrics, shared + counts)
     seen, observed = ([record["figures"]["secure"] for record in each.metrics] for each in (deployed, run))
     assert seen == observed
     assert all(record["train_loss"] is None for record in deployed.metrics), "a loss is one client's alone"
+    assert not any(record["flops"] for record in deployed.metrics), "operations follow from the number of samples"
 
 
 def test_a_node_uploads_once_per_round_and_answers_once(tmp_path: Path) -> None:

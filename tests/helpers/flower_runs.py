@@ -61,7 +61,8 @@ def restarted(method: Method, task: AnyTask, home: Path) -> dict[int, Handle]:
 
 
 def flower_run(method: Method, task: Task, grid: LocalGrid, **more: Any) -> FlowerRun:
-    return FlowerRun(method, task, Settings(**{"rounds": 2, "wait": 0, "deadline": 0.05, **more}), grid)
+    usual = {"rounds": 2, "wait": 0, "deadline": 0.05, "rehearsal": True}  # to compare it with a simulation
+    return FlowerRun(method, task, Settings(**{**usual, **more}), grid)
 
 
 def deploy(method: Method, task: Task, grid: LocalGrid, watch: Any = ignore, **more: Any) -> FlowerRun:

@@ -36,6 +36,7 @@ from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.method import Method
 from gossamer.core.specs import spec
 from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
+from gossamer.engines.kept_run import kept_key
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.warm_start import Init
 from gossamer.parts.schedules import SCHEDULES
@@ -59,7 +60,7 @@ POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
 SIMULATED = {"clients", "channel", "fleet", "plan", "failure_rate", "attack", "validate"}
-SIMULATED |= {"executor", "cluster", "actors"}
+SIMULATED |= {"executor", "cluster", "actors", "secure_noise"}
 """Flags of ``run`` that apply to simulations alone."""
 
 DEPLOYED = {"max_weight": DEPLOYED_WEIGHT, "exclude_after": DEPLOYED_EXCLUSION, "server": DEPLOYED_SERVER}
@@ -306,10 +307,11 @@ def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
     request = Request.read(about["request"])
     user_files.check_unchanged(about["request"]["digests"])
     options = {"until": "", "patience": 0, **about["options"]}  # newer than the settings if the run was extended
-    before = {"max_weight": 0.0, "exclude_after": 0, **about["deployment"]}  # earlier releases had no such limits
+    # earlier releases had no such limits, and no secret keys
+    before = {"max_weight": 0.0, "exclude_after": 0, "rehearsal": True, **about["deployment"]}
     settings = Settings(**{**before, **{name: options[name] for name in ("rounds", "until", "patience")}})
     task = make_task(request, settings.seed, None, server_task)
-    run = FlowerRun(make_method(request), task, settings, None, about["request"], Init.kept(path))
+    run = FlowerRun(make_method(request), task, settings, None, about["request"], Init.kept(path), kept_key(path))
     return _go(run, run.reopen(path, **control))  # only a check: the server restores it again
 
 

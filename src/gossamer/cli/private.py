@@ -57,8 +57,7 @@ def _terms(given: dict[str, Any], request: Request) -> Terms:
     noise: float = value("--noise-multiplier", given.get("noise_multiplier", "1"), float)
     clip: Clip = value("--clip", given.get("clip", "auto"), Clip)
     numbers = {name: given[name] for name in ("clients", "per_round", "size") if name in given}
-    secure = bool(given.get("secure_noise", False))
-    return Terms(noise, clip, secure, **numbers, own_sampler=request.sampler is not None)
+    return Terms(noise, clip, **numbers, own_sampler=request.sampler is not None)
 
 
 def statement(privacy: Privacy, rounds: int) -> str:

@@ -55,7 +55,7 @@ RUN = [
     Flag("delta", float, "units ** -1.1: clients, or samples", "probability with which epsilon may be exceeded", "X"),
     Flag(CLIP, str, "auto", "largest norm of an update with --dp, or that of a sample's gradient", "auto|X"),
     Flag("noise_multiplier", float, "that of --epsilon", "noise with --dp, divided by the clipping norm", "X"),
-    Flag("secure_noise", bool, False, "noise from the operating system, as real use needs; not reproducible", ""),
+    Flag("secure_noise", bool, False, "noise of differential privacy from the operating system, not the seed", ""),
     Flag("per_round", int, "all", "clients per round", "K"),
     Flag("rounds", int, ROUNDS, "number of rounds", "R"),
     Flag("seed", int, 0, "seed of all randomness", "S"),
@@ -92,7 +92,7 @@ CONFIG = Flag("config", str, "", "TOML file of flags; typed flags win", "FILE")
 SET = Flag("set", str, "", "set a field of a part; may be repeated", "part.field=value")
 
 
-OWN_MEANING = (FLEET, CLIP, "noise_multiplier", "secure_noise")
+OWN_MEANING = (FLEET, CLIP, "noise_multiplier")
 """Flags that a method may have too, with its own meaning."""
 
 
@@ -183,7 +183,8 @@ def _give(typed: Typed, flag: Flag, text: str) -> None:
 def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:
     """Return the message on an unknown flag."""
     if any(word in flag.words for flag in RUN):
-        instead = "a deployment has --nodes" if word == "--clients" else "only gossamer run has it"
+        known = {"--clients": "a deployment has --nodes", "--secure-noise": "a deployment always draws it so"}
+        instead = known.get(word, "only gossamer run has it")
         return f"unknown flag {word}: {instead}; {verb.of(method)} --help lists all"
     near = nearest(word, [known for flag in (*verb.flags, SET, CONFIG, *own) for known in flag.words])
     hint = f"did you mean {near}?" if near else f"{method} has {', '.join(flag.word for flag in own) or 'none'};"

@@ -6,7 +6,8 @@ the recorded digest, and if the user has agreed to this content. Starting a run 
 ``--trust``.
 
 What the user agreed to is kept in the user's own configuration folder, never in a run folder: one line per file, with
-the digest of its content and its path and name. Another content or another name in the file needs a new agreement.
+the digest of its content and its path and name. Another content or another name in the file needs a new agreement, and
+so does another content of a file of the user that it imports.
 """
 
 import json
@@ -18,6 +19,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path, PurePath
 
+from gossamer.cli import user_files
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.runs.inside import refuse_links
@@ -68,7 +70,8 @@ def remember(digests: Mapping[str, str]) -> None:
     file = file_of_user()
     try:
         known = trusted() if digests else set()
-        new = [(digest, name) for name, digest in digests.items() if (digest, name) not in known]
+        agreed = {name: _with_imports(name, digest) for name, digest in digests.items()}
+        new = [(digest, name) for name, digest in agreed.items() if (digest, name) not in known]
         if not new:
             return
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,12 +90,24 @@ def require_trust(path: Path, digests: Mapping[str, str], trust: bool) -> None:
         remember(digests)
         return
     known = trusted() if digests else set()
-    if strange := [name for name, digest in digests.items() if (digest, name) not in known]:
-        files = " and ".join(dict.fromkeys(name.rpartition(":")[0] or name for name in strange))
+    if strange := [name for name, digest in digests.items() if (_with_imports(name, digest), name) not in known]:
+        own = dict.fromkeys(name.rpartition(":")[0] or name for name in strange)
+        imported = dict.fromkeys(str(file) for name in own for file in user_files.imports(Path(name)))
+        more = f", which imports {' and '.join(imported)}" if imported else ""
+        as_they_are = " as these files are now" if imported else ""
         raise ConfigError(
-            f"{path} executes {files}, with which you have started no run on this machine: read it, and if you trust "
-            "it, add --trust (in Python trust=True)"
+            f"{path} executes {' and '.join(own)}{more}, with which you have started no run on this machine"
+            f"{as_they_are}: read it, and if you trust it, add --trust (in Python trust=True)"
         )
+
+
+def _with_imports(name: str, digest: str) -> str:
+    """Return the digest of a file together with those of the user's files that it imports; its own without any."""
+    found = user_files.imports(Path(name.rpartition(":")[0]))
+    if not found:
+        return digest
+    contents = (f"{file} {sha256(file.read_bytes()).hexdigest()}" for file in found)
+    return sha256(" ".join((digest, *contents)).encode()).hexdigest()
 
 
 def app_digest(path: Path) -> dict[str, str]:

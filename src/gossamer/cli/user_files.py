@@ -3,10 +3,12 @@
 An error in a user file is shown in one line, with the line of the file.
 """
 
+import ast
 import hashlib
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import ParamSpec, TypeVar
@@ -101,6 +103,47 @@ def full(spec: str) -> str:
 def digest(spec: str) -> str:
     """Return the SHA-256 of the file of ``file.py:name``."""
     return hashlib.sha256(Path(spec.rpartition(":")[0]).read_bytes()).hexdigest()
+
+
+def imports(file: Path) -> list[Path]:
+    """Return the user's own files that a file imports, and those that these import, in order of their paths.
+
+    A module counts if it is in the folder of the file, or in a folder of the user on ``sys.path``: not in the standard
+    library, and not an installed package. Modules whose names are computed when the file runs are not found.
+    """
+    system = [Path(place).resolve() for place in {*sysconfig.get_paths().values(), sys.base_prefix, sys.prefix}]
+    places = [Path(place).resolve() for place in sys.path if Path(place).is_dir()]
+    own = [place for place in places if not any(place.is_relative_to(root) for root in system)]
+    found, left = dict[Path, None](), [file.resolve()]
+    while left:
+        current = left.pop()
+        roots = dict.fromkeys([file.resolve().parent, *own])
+        new = {path for name in _imported_names(current) for root in roots for path in _parts_of(root, name)}
+        left += sorted(new - found.keys() - {file.resolve()})
+        found |= dict.fromkeys(sorted(new - {file.resolve()}))
+    return sorted(found)
+
+
+def _imported_names(file: Path) -> set[str]:
+    """Return the modules that a file names in its imports, also inside of functions; none if it is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    parts = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    package = file.parent.name  # of relative imports: those of a package in the folder of the user file
+    bases = {node: ".".join(filter(None, (package if node.level else "", node.module or ""))) for node in parts}
+    found = plain | {f"{bases[node]}.{alias.name}" for node in parts for alias in node.names} | set(bases.values())
+    return {name for name in found if name.partition(".")[0] != "gossamer"}  # it may be a folder of the user as well
+
+
+def _parts_of(root: Path, name: str) -> Iterator[Path]:
+    """Yield the files of a module and of the packages around it, as far as they are in a folder."""
+    place = root
+    for part in filter(None, name.split(".")):
+        place /= part
+        yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
 
 
 def check_unchanged(digests: dict[str, str]) -> None:

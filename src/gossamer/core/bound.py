@@ -40,10 +40,10 @@ from gossamer.core.downlink import NEVER, downlink_of
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
-from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key
+from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key, round_purpose
 from gossamer.core.method import Exchange
 from gossamer.core.privacy import PrivatePart
-from gossamer.core.random import Key, fold
+from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
 from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient, SummingServer
@@ -89,6 +89,8 @@ class BoundExchange:
         self.secure = BoundSecure(self, exchange.secure) if exchange.secure else None
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
         others = {"down": self.down.sections, **({"secure": self.secure.sections} if self.secure else {})}
+        # Uploads say nothing about a single client. So nothing else that it sends may: neither samples nor losses.
+        self.hides = self.secure is not None or isinstance(self.codec, PrivatePart)
         self.envelope = Envelope.of(number, repr(self.codec), self.down.name, {**parts, **others})
         self._names = set[frozenset[str]]()  # the names of the arrays of payloads that were decoded
         self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
@@ -141,6 +143,19 @@ class BoundExchange:
     def key(self, key: Key) -> Key:
         """Return the key of the exchange, given the key of the round."""
         return key if self.last else fold(key, "stage", self.number)
+
+    def purposes(self, state: State, clock: Clock, held: int) -> Iterator[Purpose]:
+        """Yield the purposes of the run's key that a client needs in a round: its own, and those of its cohort.
+
+        ``held`` is the version of the model that the client has acknowledged.
+        """
+        exchange = round_purpose(clock.round) if self.last else (*round_purpose(clock.round), "stage", self.number)
+        yield (*exchange, "client", clock.client)
+        if self.codec.common:
+            yield (*exchange, "codec")
+        if self.broadcasts:
+            yield (*exchange, "down")
+        yield from self.down.purposes(state, clock, held)
 
     def _keys(self, clock: Clock, key: Key) -> tuple[Key, Key, Key]:
         """Return the keys of the client, of its uplink codec, and of the downlink codec."""
@@ -521,9 +536,9 @@ class BoundExchange:
             current = job.state.get("view") or view.first(job.clock.client)
             revised, packed[view.section] = view.revise(current, info, job.clock, fold(job.key, "view"))
             state |= {"view": current, "next": revised} if revised is not current else {}
-        samples = float(trained.samples)
-        if self.secure is not None:  # the number of samples is not sent either
-            payload, packed, samples = {}, {SUM: self.secure.protected(payload, job)}, 1.0
+        samples = 1.0 if self.hides else float(trained.samples)
+        if self.secure is not None:
+            payload, packed = {}, {SUM: self.secure.protected(payload, job)}
         body = Body.of(sections.joined(payload, packed))
         sent = self.envelope.address("up", job.clock, job.version, samples, body)
         return sent._replace(figures=figures), state

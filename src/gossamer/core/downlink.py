@@ -16,7 +16,7 @@ A client acknowledges a download by its upload. What it keeps of the download is
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -26,7 +26,7 @@ from gossamer.core.errors import require
 from gossamer.core.exchange import NONE, Arrival, Outcome, Section, Sections
 from gossamer.core.fields import CheckedFields
 from gossamer.core.jobs import model_keys
-from gossamer.core.random import Key
+from gossamer.core.random import Key, Purpose
 from gossamer.core.sections import SectionArrays
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.core.untrusted import ReadArrays
@@ -98,6 +98,13 @@ class BoundDownlink(ABC):
     def models(self, state: State, models: tuple[Params, ...]) -> tuple[Params, ...]:
         """Return the models that clients hold after the download, given those of the server."""
         return models
+
+    def purposes(self, state: State, clock: Clock, held: int) -> Iterable[Purpose]:
+        """Return the purposes of the run's key with which clients that hold a version read a download.
+
+        That is beside the ``key`` of ``read``.
+        """
+        return ()
 
     @abstractmethod
     def write(

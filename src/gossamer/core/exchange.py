@@ -104,12 +104,15 @@ class Network(Protocol):
         constant: names of the tensors that are sent and that training does not change
         key: the run's random key
         device: the device of the model's tensors
+        secure_noise: whether the noise of differential privacy comes from the operating system. If not, it follows from
+            ``key``: such a run can be repeated, and protects nobody who knows the seed
     """
 
     trained: list[str]
     constant: list[str]
     key: Key
     device: torch.device
+    secure_noise: bool
 
     def outline(self) -> Params:
         """Return the tensors that are sent. Only their names, shapes, type and device are meaningful."""

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file atomically: write a temporary file, sync it, and rename it.
+def write(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file atomically: write a temporary file, sync it, and rename it. ``mode`` holds from the start.
 
     A link at the path is replaced, and one at the path of the temporary file is removed: neither is followed.
     """
     aside = path.with_name(f".{path.name}.part")
     aside.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

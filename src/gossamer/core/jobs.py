@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.exchange import NONE, Sections
-from gossamer.core.random import Key, fold
+from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.core.wire import Frame
 
@@ -166,9 +166,14 @@ def _equal(one: Params, other: Params) -> bool:
     return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+def round_purpose(number: int) -> Purpose:
+    """Return the purpose of a round's key."""
+    return "round", number
+
+
 def round_key(key: Key, number: int) -> Key:
     """Return the key of a round, given the run's key."""
-    return fold(key, "round", number)
+    return fold(key, *round_purpose(number))
 
 
 def own_key(key: Key, clock: Clock) -> Key:

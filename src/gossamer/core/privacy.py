@@ -3,6 +3,10 @@
 A part that adds noise extends ``PrivatePart``: a server (central privacy), a codec (distributed and local privacy) or a
 solver (privacy of examples). It returns a ``Guarantee``, which states the epsilon of a number of rounds. Engines ask
 for it once, write the epsilon to every record, and end a run before it exceeds its budget.
+
+Where noise comes from is not a field of such a part but a fact of the run, which the part reads in ``bind`` as
+``context.network.secure_noise``: from the operating system in every deployment, and from the seed in a simulation that
+does not ask for the other. Noise from the seed can be repeated, and therefore subtracted: it protects nobody.
 """
 
 from abc import ABC, abstractmethod
@@ -17,6 +21,9 @@ Relation = Literal["add-remove", "replace-one", "zero-out"]
 
 Sampling = Literal["poisson", "fixed", "all", "other"]
 """How the clients of a round are drawn: independently, a fixed number without replacement, all, or unknown."""
+
+SYSTEM, SEED = "operating system", "seed"
+"""Where the noise of a run came from, as its records say."""
 
 
 class Participation(NamedTuple):
@@ -58,8 +65,11 @@ class Guarantee(ABC):
     protects_from: str
 
     @abstractmethod
-    def epsilon(self, rounds: int, delta: float) -> float:
-        """Return the epsilon of the first rounds of a run, for a delta."""
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
+        """Return the epsilon of the first rounds of a run, for a delta.
+
+        ``again`` of them were repeated with new noise after their results may have been seen.
+        """
 
 
 class PrivatePart(ABC):

@@ -35,11 +35,13 @@ class Pool:
         clients: the number of all clients; they are numbered from 0
         available: the number of training samples of each client that is available
         count: the size of the cohort
+        secret: whether nobody may know the cohort beforehand: privacy counts on it, and no draw follows from the seed
     """
 
     clients: int
     available: Mapping[int, int]
     count: int
+    secret: bool = False
 
 
 class Sampler(CheckedFields, ABC):
@@ -79,7 +81,8 @@ class Sampler(CheckedFields, ABC):
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         """Return the cohort of ``clock.round``, or with a ``probe`` its candidates, in client order.
 
-        ``key`` is the run's key. Fold the round into it: ``fold(key, "my-sampler", clock.round)``.
+        ``key`` is the run's key. Fold the round into it: ``fold(key, "my-sampler", clock.round)``. For a secret cohort
+        it is a new key from the operating system.
         """
 
     def choose(self, outcomes: "Sequence[Outcome]", count: int) -> list[int]:

@@ -32,14 +32,14 @@ computes the mean of the updates:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, Download, Section
 from gossamer.core.fields import CheckedFields
-from gossamer.core.random import Key
+from gossamer.core.random import Key, Purpose
 from gossamer.core.types import Clock, Params, State
 
 
@@ -150,6 +150,10 @@ class ReplayableServer(BoundServer):
     replays: ClassVar[bool] = False
     replays_parts: ClassVar[bool] = False
     replayed_state: ClassVar[tuple[str, ...]] = ()
+
+    def purposes(self, version: int) -> Iterable[Purpose]:
+        """Return the purposes of the run's key with which clients repeat the aggregation of a round."""
+        return ()
 
     @property
     def joint(self) -> tuple[frozenset[str], ...]:

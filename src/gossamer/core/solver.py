@@ -35,7 +35,7 @@ differentially private training does, extends ``PerSampleSolver``. One that need
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -44,7 +44,7 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Context, LocalTrainingInfo, Section, Sections
 from gossamer.core.fields import CheckedFields
-from gossamer.core.random import Key
+from gossamer.core.random import Key, Purpose
 from gossamer.core.random.directions import DirectionKind
 from gossamer.core.types import Clock, Params, State
 
@@ -85,6 +85,13 @@ class Solver(CheckedFields, ABC):
     @abstractmethod
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """Return the batches of a round, one array of indices into the client's samples per local step."""
+
+    def purposes(self) -> Iterable[Purpose]:
+        """Return the purposes for which clients draw from ``Context.shared_key(None)``, the run's own key.
+
+        Deployed clients are given the keys of these purposes, and never the run's key.
+        """
+        return ()
 
     def batches(self, samples: int) -> int:
         """Return the number of batches in one epoch. Servers with ``weights="batches"`` weight clients by it."""
@@ -150,7 +157,7 @@ class PerSampleSolver(Solver):
 
     @property
     def eager(self) -> bool:
-        """Whether ``release`` must run in Python in every step, so that steps are not stacked, compiled or captured."""
+        """Whether ``draw`` and ``release`` ask the operating system: steps are not stacked, compiled or captured."""
         return False
 
     @abstractmethod

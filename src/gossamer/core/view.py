@@ -20,12 +20,12 @@ A complete view with a random half of all entries, drawn anew for each client an
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from gossamer.core.exchange import Context, LocalTrainingInfo
 from gossamer.core.fields import CheckedFields
-from gossamer.core.random import Key
+from gossamer.core.random import Key, Purpose
 from gossamer.core.types import Clock, Params, Part, Payload, State
 
 
@@ -80,6 +80,13 @@ class BoundView(View):
         ``like`` has the names and shapes of the whole model. ``memory`` is the client's state in a ``ViewMemory``;
         ``None`` stands for its first state.
         """
+
+    def purposes(self, client: int) -> Iterable[Purpose]:
+        """Return the purposes for which a client draws from ``Context.shared_key(None)``, the run's own key.
+
+        A deployed client is given the keys of these purposes, and never the run's key.
+        """
+        return ()
 
 
 class NestedView(BoundView):

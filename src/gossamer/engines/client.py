@@ -143,7 +143,10 @@ class Client:
     def least_flops(self, client_task: ClientTask) -> Flops:
         """Return the operations of the local steps, which are known before training. The whole task has no fewer."""
         job = self._received(client_task)
-        return BatchSchedule(self, client_task).flops(job if len(job.models) == 1 else self.exchange.choose(job, 0))
+        batches, solver = BatchSchedule(self, client_task), self.exchange.solver
+        if isinstance(solver, PerSampleSolver) and solver.eager:  # training draws other batches, which have fewer rows
+            batches.rows = [rows[: solver.rows(len(client_task.samples))] for rows in batches.rows]
+        return batches.flops(job if len(job.models) == 1 else self.exchange.choose(job, 0))
 
     def _received(self, client_task: ClientTask) -> Job:
         """Decode the server's message. The common piece is decoded once for all clients of a round."""
@@ -588,7 +591,7 @@ class TrainingInfo:
 def refuse_reading(client: Client, how: str) -> None:
     """Refuse what reads the samples of a client outside of the steps of a solver that protects them."""
     if isinstance(client.exchange.solver, PerSampleSolver):
-        name = type(client.exchange.solver).__name__
+        name = type(client.exchange.solver).__name__.removeprefix("Bound")
         raise ConfigError(f"the method {how} of a client's samples, which {name} does not protect: use another method")
 
 

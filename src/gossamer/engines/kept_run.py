@@ -4,6 +4,7 @@
 ``gossamer.engines.run``.
 """
 
+import struct
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ from gossamer.core import tree
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.exchange import Outcome
 from gossamer.core.method import Method
+from gossamer.core.random import Key
 from gossamer.core.random import key as make_key
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Params, State
@@ -30,9 +32,10 @@ from gossamer.engines.options import Options
 from gossamer.engines.privacy import privacy_of
 from gossamer.engines.same_run import check_same
 from gossamer.engines.warm_start import Init
+from gossamer.runs import inside
 from gossamer.runs.checkpoint import newest, recall
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import EXTENDED, Record, check_about, read_about, read_metrics, stop_reason
+from gossamer.runs.records import EXTENDED, SECRET, Record, check_about, read_about, read_metrics, stop_reason
 from gossamer.runs.report.scores import Score, held_out, scores_of
 from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.data.partition import Split
@@ -44,8 +47,24 @@ class DamagedRunWarning(UserWarning):
     """A file of a run folder is damaged, and an earlier checkpoint is used."""
 
 
+def kept_key(path: Path) -> Key | None:
+    """Return the secret key of a run folder; none if the run's key follows from its seed."""
+    if read_about(path).get("deployment", {}).get("rehearsal", True):  # deployments of 0.2 had no secret key either
+        return None
+    try:
+        return Key(*struct.unpack("<QQ", inside.read(path, SECRET)))
+    except (OSError, struct.error) as error:
+        raise RunError(
+            f"{path / SECRET} cannot be read ({error}): all random numbers of the run follow from it: restore it from"
+            " the machine of the run"
+        ) from None
+
+
 class KeptRun(ABC):
-    """A run: the method, the task, and the states of server and clients."""
+    """A run: the method, the task, and the states of server and clients.
+
+    Its random key follows from the seed, unless ``key`` is given: a secret one, which the run folder keeps.
+    """
 
     def __init__(
         self,
@@ -54,20 +73,22 @@ class KeptRun(ABC):
         options: Options,
         request: dict[str, Any] | None = None,
         init: Init | None = None,
+        key: Key | None = None,
     ) -> None:
         check_arguments(method, task)
-        self.init, self.options = init, options
+        self.init, self.options, self.secret = init, options, key
         self.task = task = (init.applied(task) if init else task).adapted(method.adapter)
         self.cohort_size = options.cohort(task.clients)
-        self.key = make_key(options.seed)
-        self.objective = Objective(task, options.device, self.key, self.precision_here, options.checkpointing)
+        self.key, how = key or make_key(options.seed), (self.precision_here, options.checkpointing)
+        self.objective = Objective(task, options.device, self.key, *how, secure_noise=self.secure_noise)
         self.method = method.bind(self.objective)
         for exchange in self.method.exchanges:
             exchange.check_cohort(options.updates(self.cohort_size))
         if options.schedule:
             check_schedule(options.schedule, self.method, self.cohort_size)
             options.schedule.check(self.cohort_size, task.clients)
-        self.privacy = privacy_of(self.method, options, task.clients, partial(self.split_of, options), self.steady)
+        known = task.clients, partial(self.split_of, options), self.steady
+        self.privacy = privacy_of(self.method, options, *known, secure_noise=self.secure_noise)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)
@@ -101,6 +122,11 @@ class KeptRun(ABC):
         """Whether all clients are available in every round, unless a schedule says otherwise."""
         return True
 
+    @property
+    def secure_noise(self) -> bool:
+        """Whether the noise of differential privacy comes from the operating system."""
+        return self.options.secure_noise
+
     def split_of(self, options: Options) -> Split | None:
         """Return the training samples of each client, if they are known."""
         split = self.task.split.hold_out(options.validate)[0] if options.validate else self.task.split
@@ -120,7 +146,9 @@ class KeptRun(ABC):
 
     def create(self, path: Path) -> RunFolder:
         """Create the run folder."""
-        return RunFolder.create(path, self.about, self.task.split.tensors(), self.init.data if self.init else None)
+        secret = None if self.secret is None else struct.pack("<QQ", *self.secret)
+        init = self.init.data if self.init else None
+        return RunFolder.create(path, self.about, self.task.split.tensors(), init, secret)
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""

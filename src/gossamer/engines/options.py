@@ -80,6 +80,8 @@ class Options:
             means rounds without virtual time
         epsilon: privacy budget: the run ends before a round that would exceed it; for methods that add noise
         delta: probability with which epsilon may be exceeded; none means clients to the power of -1.1
+        secure_noise: draw the noise of differential privacy from the operating system, in place of the seed: such a run
+            cannot be repeated, and its noise protects somebody. A deployment always does
     """
 
     rounds: int = 30
@@ -104,6 +106,7 @@ class Options:
     schedule: Schedule | None = None
     epsilon: float | None = None
     delta: float | None = None
+    secure_noise: bool = False
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
@@ -215,6 +218,7 @@ class Options:
             "actors": self.actors,
             "epsilon": self.epsilon,
             "delta": self.delta,
+            "secure_noise": self.secure_noise or None,
             "schedule": spec(self.schedule, SCHEDULES) if self.schedule else None,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}

@@ -17,13 +17,17 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.extras import need
-from gossamer.core.privacy import Guarantee, PrivatePart
+from gossamer.core.privacy import SEED, SYSTEM, Guarantee, PrivatePart
+from gossamer.core.server import Server, SumServer
 from gossamer.engines.options import Options
 from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
 from gossamer.parts.privacy.renyi import Renyi, compose
 from gossamer.tasks.data.partition import Split
 
-EPSILON, DELTA = Setting("", "epsilon"), Setting("", "delta")
+EPSILON, DELTA, SECURE_NOISE = (Setting("", name) for name in ("epsilon", "delta", "secure_noise"))
+
+NOBODY = "nobody: the noise follows from the seed of the simulation"
+"""Who noise from a seed protects from."""
 
 
 @dataclass(frozen=True)
@@ -34,31 +38,47 @@ class Privacy:
         guarantee: the statement
         delta: the probability with which epsilon may be exceeded
         budget: the largest epsilon; none means no limit
+        secure_noise: whether the noise comes from the operating system; if not, it follows from the seed of the run
+        central: whether all noise is added by the server
+        unsampled: the statement against those who know the cohorts; none if sampling does not count
     """
 
     guarantee: Guarantee
     delta: float
     budget: float | None
+    secure_noise: bool = False
+    central: bool = False
+    unsampled: Guarantee | None = None
 
-    def spent(self, rounds: int) -> float:
-        """Return the epsilon of the first rounds."""
-        return self.guarantee.epsilon(rounds, self.delta)
+    @property
+    def protects_from(self) -> str:
+        """Who learns no more than epsilon."""
+        return self.guarantee.protects_from if self.secure_noise else NOBODY
 
-    def figures(self, rounds: int) -> dict[str, Any]:
+    def spent(self, rounds: int, again: int = 0) -> float:
+        """Return the epsilon of the first rounds, of which ``again`` were repeated after a crash."""
+        return self.guarantee.epsilon(rounds, self.delta, again)
+
+    def figures(self, rounds: int, again: int = 0) -> dict[str, Any]:
         """Return what the record of a round states."""
-        names = ("unit", "relation", "mechanism", "sampling", "protects_from")
-        words = {name: getattr(self.guarantee, name) for name in names}
-        return {"epsilon": self.spent(rounds), "delta": self.delta, **words}
+        words = {name: getattr(self.guarantee, name) for name in ("unit", "relation", "mechanism", "sampling")}
+        source = {"protects_from": self.protects_from, "noise": SYSTEM if self.secure_noise else SEED}
+        found = {"epsilon": self.spent(rounds, again), "delta": self.delta, **words, **source}
+        if self.secure_noise:
+            found["releases"] = rounds + again
+        if self.unsampled is not None:
+            found["epsilon_if_cohorts_known"] = self.unsampled.epsilon(rounds, self.delta, again)
+        return found
 
-    def allows(self, rounds: int) -> bool:
+    def allows(self, rounds: int, again: int = 0) -> bool:
         """Return whether the first rounds are within the budget."""
-        return self.budget is None or self.spent(rounds) <= self.budget
+        return self.budget is None or self.spent(rounds, again) <= self.budget
 
-    def reason_to_stop(self, done: int) -> str | None:
+    def reason_to_stop(self, done: int, again: int = 0) -> str | None:
         """Return why no round may follow the finished ones, if so."""
-        if self.allows(done + 1):
+        if self.allows(done + 1, again):
             return None
-        after, now = self.spent(done + 1), self.spent(done)
+        after, now = self.spent(done + 1, again), self.spent(done, again)
         return f"the next round would exceed epsilon {self.budget:g}: {after:.4g}, and {now:.4g} is spent"
 
     def check_start(self) -> None:
@@ -86,7 +106,13 @@ class Privacy:
 
 
 def privacy_of(
-    method: BoundMethod, options: Options, clients: int, split: Callable[[], Split | None], steady: bool
+    method: BoundMethod,
+    options: Options,
+    clients: int,
+    split: Callable[[], Split | None],
+    steady: bool,
+    *,
+    secure_noise: bool,
 ) -> Privacy | None:
     """Return the statement of a run, or ``None`` if no part adds noise.
 
@@ -96,11 +122,12 @@ def privacy_of(
         clients: the number of clients
         split: returns the samples of each client, if they are known
         steady: whether all clients are available in every round
+        secure_noise: whether the noise comes from the operating system
     """
     found = [each for exchange in method.exchanges for each in parts_of(exchange)]
     if not found:
         none = "needs a method that adds noise: use gossamer.private(method, ...), or --dp central"
-        given = ((options.epsilon, EPSILON), (options.delta, DELTA))
+        given = (options.epsilon, EPSILON), (options.delta, DELTA), (options.secure_noise or None, SECURE_NOISE)
         require(*((value is None, Mistake(none, setting)) for value, setting in given))
         return None
     need("dp_accounting")  # before any work
@@ -112,7 +139,11 @@ def privacy_of(
     guarantee = _one([part.guarantee(taking) for part in found])
     units = sum(sizes) if guarantee.unit == "example" and sizes else count
     delta = options.delta if options.delta is not None else usual_delta(units)
-    made = Privacy(guarantee, delta, options.epsilon)
+    central = all(isinstance(part, Server) for part in found)
+    seen = taking._replace(sampling="other")
+    amplified = guarantee.unit == "client" and taking.sampling in ("poisson", "fixed")
+    unsampled = _one([part.guarantee(seen) for part in found]) if amplified else None
+    made = Privacy(guarantee, delta, options.epsilon, secure_noise, central, unsampled)
     made.check_start()
     return made
 
@@ -139,12 +170,15 @@ def _rules(method: BoundMethod, options: Options) -> Iterator[tuple[bool, str]]:
 
 def _unprotected(exchange: BoundExchange) -> Iterator[tuple[bool, str]]:
     """Yield the values that clients of an exchange send without noise."""
-    private = parts_of(exchange)
+    private, why = parts_of(exchange), "differential privacy"
     solver, view = (type(part).__name__.removeprefix("Bound") for part in (exchange.solver, exchange.view))
     yield bool(private), f"differential privacy: {solver} sends values without noise, in exchange {exchange.number + 1}"
     sections = [section.name for section in exchange.solver.sections]
     own = isinstance(exchange.solver, PrivatePart)
     yield own or not sections, f"differential privacy: {solver} sends {', '.join(sections)} without noise"
+    server = exchange.server
+    unequal = isinstance(server, SumServer) and not server.equal_weights and exchange.hides
+    yield not unequal, f"{why}: clients are weighted by numbers of samples, which have no noise: use weights='uniform'"
     telling = exchange.view_memory is not None
     yield not telling, f"differential privacy: {view} sends the masks of clients without noise"
 

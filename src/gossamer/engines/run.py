@@ -32,7 +32,7 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import RunError
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_key
-from gossamer.core.random import Key
+from gossamer.core.random import Key, secret_key
 from gossamer.core.sampler import Pool
 from gossamer.core.secure import Roster
 from gossamer.core.types import Clock, Params, State
@@ -52,7 +52,9 @@ from gossamer.engines.secure import PhaseReplies, SecureExchange, liars_of
 from gossamer.engines.stage import Stage as Stage
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
+from gossamer.runs.releases import Releases
 from gossamer.runs.report.scores import deciding, scores_of
+from gossamer.runs.report.text import count
 from gossamer.tasks.precision import FLOAT32, products
 
 Watch = Callable[[Record], None]
@@ -77,6 +79,8 @@ class FederatedRun(KeptRun):
     """The number of samples that each client has, by its own account."""
     dispatcher: Dispatcher | None = None
     """The tasks in flight, under a schedule."""
+    releases: Releases | None = None
+    """What a run with noise from the operating system may have released."""
 
     @property
     def mixes(self) -> bool:
@@ -138,8 +142,11 @@ class FederatedRun(KeptRun):
     def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
         """Run the remaining rounds; stop early if every client fails repeatedly, or if there is a reason to stop."""
         streak, problem = 0, ""
+        if self.privacy and self.secure_noise:
+            self.releases = Releases(folder.path if folder else None)
         while not self.finished:
             number = len(self.metrics)
+            self._check_budget(number)
             record = self.round(number, folder, callbacks)
             self.tracking.log(record)
             watch(record)
@@ -162,7 +169,7 @@ class FederatedRun(KeptRun):
             due = (number + 1) % options.eval_every == 0 or number + 1 == options.rounds
             evaluated = self.evaluate_round(number, ledger) if due else {}
         if self.privacy:
-            ledger.measure({"privacy": self.privacy.figures(number + 1)})
+            ledger.measure({"privacy": self.privacy.figures(number + 1, self.repeats(number + 1))})
         record = ledger.record(number + 1, cohort, evaluated)
         self.metrics.append(record)
         if evaluated:
@@ -173,6 +180,17 @@ class FederatedRun(KeptRun):
             if folder is not None:
                 self.save(record, folder)
         return record
+
+    def repeats(self, done: int) -> int:
+        """Return how many more results may have been released than rounds are finished."""
+        return max(0, self.releases.count - done) if self.releases else 0
+
+    def _check_budget(self, done: int) -> None:
+        """Raise if rounds that were repeated after a crash have used up the privacy budget."""
+        again = self.repeats(done)
+        if self.privacy and again and (reason := self.privacy.reason_to_stop(done, again)) is not None:
+            twice = f"{count(again, 'round')} began a second time after a crash, which counts"
+            raise RunError(f"the privacy budget of the run is spent: {twice}: {reason}")
 
     def _trained(self) -> list[Params]:
         """Return the trained tensors of the initial model and of the global ones."""
@@ -188,22 +206,27 @@ class FederatedRun(KeptRun):
         if reason is None and options.patience:
             reason = out_of_patience(self.metrics[since:], options.patience, deciding(self.about))
         if reason is None and self.privacy and record["round"] < options.rounds:
-            reason = self.privacy.reason_to_stop(record["round"])
+            reason = self.privacy.reason_to_stop(record["round"], self.repeats(record["round"]))
         record |= {STOPPED: reason} if reason else {}
         asked = ask(callbacks, record, self)
         record |= {STOPPED: asked} if asked and not reason else {}
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
         """Run all exchanges of a round and return the cohort; client states are committed only if all succeed."""
-        before, self.outcomes = self.server, []
+        before, self.outcomes, begun = self.server, [], False
         try:
             if self.dispatcher:
                 self.dispatcher.begin_round()
             cohort = self.cohort(number, ledger)
+            if self.releases:
+                self.releases.begin(number, cohort)
+                begun = True
             self.prepare(number, cohort, ledger)
             for exchange in self.method.exchanges:
                 self.run_exchange(exchange, number, cohort, ledger)
         except BaseException:
+            if begun and self.releases and self.privacy and self.privacy.central:  # the sum has not left this process
+                self.releases.void(number)
             training = self.method.training
             self.server = training.void(before, [each for each in self.outcomes if each.exchange == training.number])
             self.clients.discard()
@@ -237,8 +260,9 @@ class FederatedRun(KeptRun):
             available = {client: samples for client, samples in available.items() if client not in self.excluded}
         if (most := self.most_samples()) < math.inf:
             available = {client: int(min(samples, most)) for client, samples in available.items()}
-        pool = Pool(self.task.clients, available, count)
-        return self.method.sampler.propose(pool, self.clock(number), self.key)
+        secret = self.releases is not None
+        pool, key = Pool(self.task.clients, available, count, secret), secret_key() if secret else self.key
+        return self.method.sampler.propose(pool, self.clock(number), key)
 
     def all_clients(self) -> int:
         """Return the number of clients, connected or not."""

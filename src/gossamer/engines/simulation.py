@@ -17,7 +17,7 @@ from gossamer.core.exchange import Assignment
 from gossamer.core.extras import need
 from gossamer.core.jobs import Job, Outgoing, Trained, own_key
 from gossamer.core.method import Method
-from gossamer.core.random import fold, uniform
+from gossamer.core.random import Key, fold, uniform
 from gossamer.core.schedule import ABOUT as ABOUT_SCHEDULE
 from gossamer.core.schedule import Schedule
 from gossamer.core.secure import Member
@@ -77,8 +77,9 @@ class Simulation(FederatedRun):
         options: Options,
         request: dict[str, Any] | None = None,
         init: Init | None = None,
+        key: Key | None = None,
     ) -> None:
-        super().__init__(method, task, options, request, init)
+        super().__init__(method, task, options, request, init, key)
         task, self.held_models = self.task, HeldModels()
         self.objective.check(self.like)
         self.split, held = self._held_out(options.validate) if options.validate else (task.split, None)

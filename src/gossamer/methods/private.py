@@ -11,6 +11,8 @@ The unit is the client in the first three modes, and one sample in the last one.
 the personal model of Ditto and pFedMe never leaves it. What a client sends besides its update is not covered by the
 noise on the update. So methods are refused that send masks (FedSpa, Sub-FedAvg), gradients of a probe (PERM, whose
 mixing weights follow from them), control variates (SCAFFOLD), or models that move from client to client.
+
+Where the noise comes from is not part of a method: ``simulate(..., secure_noise=True)``, and always in a deployment.
 """
 
 from collections.abc import Callable
@@ -65,7 +67,6 @@ class Terms(NamedTuple):
     Args:
         noise_multiplier: standard deviation of the noise divided by the clipping norm
         clip: the clipping norm, or auto
-        secure_noise: whether noise is drawn from the operating system's generator
         clients: the number of clients
         per_round: clients per round
         size: the number of entries of the model; 0 if it is not known
@@ -74,7 +75,6 @@ class Terms(NamedTuple):
 
     noise_multiplier: float
     clip: Clip = "auto"
-    secure_noise: bool = False
     clients: int = 0
     per_round: int = 0
     size: int = 0
@@ -111,7 +111,6 @@ def private(
     rounds: int = 30,
     clip: Clip = "auto",
     noise_multiplier: float | None = None,
-    secure_noise: bool = False,
     task: Task | None = None,
     own_sampler: bool = False,
 ) -> Method:
@@ -128,7 +127,6 @@ def private(
         clip: the largest norm of an update, or of a sample's gradient. auto: a norm that follows the updates in central
             mode, and 1 in the others
         noise_multiplier: standard deviation of the noise divided by the clipping norm, instead of a budget
-        secure_noise: draw noise from the operating system's generator, as real use needs; it is not reproducible
         task: the task, whose network and samples the noise of distributed, local and example privacy depends on
         own_sampler: keep the sampler of the method; by default, central privacy uses Poisson sampling
     """
@@ -138,7 +136,7 @@ def private(
         raise ConfigError("clients: give their number, or a task")
     objective = Objective(task.adapted(method.adapter), "cpu", key(0)) if task is not None else None
     size = objective.layout.size if objective else 0
-    terms = Terms(noise_multiplier or 1.0, clip, secure_noise, count, per_round or count, size, own_sampler)
+    terms = Terms(noise_multiplier or 1.0, clip, count, per_round or count, size, own_sampler)
     if noise_multiplier is None:
         budget = Budget(epsilon, delta or usual_delta(units_of(mode, count, task)), rounds)
         terms = terms._replace(noise_multiplier=noise_for(budget, method, mode, terms, objective))
@@ -235,7 +233,6 @@ def _central(method: Method, terms: Terms) -> Method:
         clip=FIRST_CLIP if auto else terms.fixed_clip,
         adapt=AdaptiveClip() if auto else None,
         noise_multiplier=terms.noise_multiplier,
-        secure_noise=terms.secure_noise,
     )
     sampled = terms.per_round < terms.clients and not terms.own_sampler and method.sampler == Uniform()
     sampler = Poisson(terms.per_round / terms.clients) if sampled else method.sampler
@@ -259,7 +256,6 @@ def _distributed(method: Method, terms: Terms) -> Method:
         noise_multiplier=terms.noise_multiplier,
         clients=terms.per_round,
         dropouts=chosen.dropouts or protocol.dropouts,
-        secure_noise=terms.secure_noise,
     )
     return secured(method.with_parts(codec=codec), protocol)
 
@@ -271,7 +267,7 @@ def _local(method: Method, terms: Terms) -> Method:
     method = _equal(method)
     if _sends_signs(method):
         return method.with_parts(codec=_bits(terms))
-    given = (terms.fixed_clip, terms.noise_multiplier, terms.secure_noise, method.codec)
+    given = (terms.fixed_clip, terms.noise_multiplier, method.codec)
     return method.with_parts(codec=LocalGaussian(*given))
 
 
@@ -292,9 +288,7 @@ def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0) -> "PoissonBino
 
     require((terms.size > 0, "the privacy of signs depends on the number of parameters: give a task"))
     theta = min(0.25, SPREAD * clients**0.5 / (2 * terms.noise_multiplier * terms.size**0.5))
-    return PoissonBinomial(
-        clip=terms.fixed_clip, theta=theta, spread=SPREAD, dropouts=dropouts, secure_noise=terms.secure_noise
-    )
+    return PoissonBinomial(clip=terms.fixed_clip, theta=theta, spread=SPREAD, dropouts=dropouts)
 
 
 def _example(method: Method, terms: Terms) -> Method:
@@ -305,9 +299,7 @@ def _example(method: Method, terms: Terms) -> Method:
     name = type(solver).__name__
     require((type(solver) is SGD, f"privacy of examples needs a method whose clients train by SGD, not {name}"))
     kept = {field.name: getattr(solver, field.name) for field in fields(SGD) if field.name != "clip"}
-    made = DPSGD(
-        **kept, clip=terms.fixed_clip, noise_multiplier=terms.noise_multiplier, secure_noise=terms.secure_noise
-    )
+    made = DPSGD(**kept, clip=terms.fixed_clip, noise_multiplier=terms.noise_multiplier)
     return _equal(method).with_parts(solver=made)
 
 

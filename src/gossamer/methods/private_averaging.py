@@ -29,7 +29,6 @@ def dp_fedavg(
     adaptive: bool = False,
     noise_multiplier: float = 1.0,
     server_lr: float = 1.0,
-    secure_noise: bool = False,
     **fields: Unpack[Training],
 ) -> Method:
     """FedAvg with clipped updates and Gaussian noise at the server.
@@ -42,14 +41,12 @@ def dp_fedavg(
         adaptive: let ``clip`` follow the median of the norms, as in https://arxiv.org/abs/1905.03871
         noise_multiplier: standard deviation of the noise of the sum of updates, divided by ``clip``
         server_lr: server learning rate, the factor of the mean update
-        secure_noise: noise from the operating system's generator, as real use needs; it is not reproducible
     """
     server = PrivateMean(
         Mean("uniform", server_lr=server_lr),
         AdaptiveClip() if adaptive else None,
         clip=clip,
         noise_multiplier=noise_multiplier,
-        secure_noise=secure_noise,
     )
     return compose(Full(), SGD(**fields), Dense(), server)
 
@@ -62,7 +59,7 @@ def dp_ftrl(
     server_lr: float = 1.0,
     momentum: float = 0.0,
     restart_every: int | None = None,
-    secure_noise: bool = False,
+    honaker: bool = True,
     **fields: Unpack[Training],
 ) -> Method:
     """FedAvg with clipped updates and tree noise at the server, whose guarantee needs no random sampling.
@@ -76,9 +73,7 @@ def dp_ftrl(
         server_lr: server learning rate, the factor of the mean update
         momentum: server momentum
         restart_every: number of rounds of a tree; none has one tree for the whole run
-        secure_noise: noise from the operating system's generator, as real use needs; it is not reproducible
+        honaker: estimate sums from all nodes of the tree (Honaker, 2015), so that they have less noise
     """
-    server = TreeMean(
-        server_lr, momentum, restart_every, clip=clip, noise_multiplier=noise_multiplier, secure_noise=secure_noise
-    )
+    server = TreeMean(server_lr, momentum, restart_every, honaker, clip=clip, noise_multiplier=noise_multiplier)
     return compose(Full(), SGD(**fields), Dense(), server)

@@ -3,7 +3,9 @@
     run.json               the request: method, task, seed, options, versions, machine
     split.safetensors      the partition: the samples of each client
     init.safetensors       the initial weights, if they were given
+    run.secret             the run's key, if it does not follow from the seed; readable by its owner alone
     executor.json          the executor of the run, and the measurements if it was chosen automatically
+    releases.jsonl         the cohorts of a private run, written as they are drawn (``releases``)
     metrics.jsonl          one line per round, only appended to (``metrics_file``)
     clients/N.safetensors  client states written in round N; some are of earlier rounds
     models/N.safetensors   personalized models that the server keeps, written in round N
@@ -52,6 +54,7 @@ from gossamer.runs.records import (
     INIT,
     LOCK,
     MANIFEST,
+    SECRET,
     SERVER,
     SPLIT,
     STORES,
@@ -98,7 +101,12 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: Path, about: dict[str, Any], split: dict[str, Tensor], init: bytes | None = None
+        cls,
+        path: Path,
+        about: dict[str, Any],
+        split: dict[str, Tensor],
+        init: bytes | None = None,
+        secret: bytes | None = None,
     ) -> "RunFolder":
         """Create a new run; the folder appears only once it is complete."""
         check_vacant(path)
@@ -113,6 +121,8 @@ class RunFolder:
                 files.write(aside / ABOUT, files.to_json({"format": FORMAT, **about, **kept}))
                 for name, data in (*fixed.items(), (METRICS, b"")):
                     files.write(aside / name, data)
+                if secret is not None:
+                    files.write(aside / SECRET, secret, 0o600)
                 if path.is_dir():
                     path.rmdir()
                 files.rename(aside, path)

@@ -25,6 +25,7 @@ CHOICE = "executor.json"
 LOCK = "run.lock"
 SPLIT = "split.safetensors"
 INIT = "init.safetensors"
+SECRET = "run.secret"
 SERVER = "server.safetensors"
 MANIFEST = "manifest.json"
 
@@ -37,7 +38,20 @@ STORES = ("clients", "models")
 FOLDERS = ("checkpoints", TENSORS, *STORES)
 """The folders of every run."""
 
-LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, "trackers.json", "tensorboard", "deploy")
+LINKLESS = (
+    *FOLDERS,
+    ABOUT,
+    METRICS,
+    CHOICE,
+    LOCK,
+    SPLIT,
+    INIT,
+    SECRET,
+    "releases.jsonl",
+    "trackers.json",
+    "tensorboard",
+    "deploy",
+)
 """What every run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 CHAIN = "chain"

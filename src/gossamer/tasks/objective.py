@@ -47,13 +47,20 @@ class Objective:
     """One network on one device, evaluated with the tensors that a client holds.
 
     Gradients are computed in ``precision``, if asked for with gradient ``checkpointing``, and outputs for evaluation in
-    the type of the model.
+    the type of the model. With ``secure_noise``, parts draw noise for privacy from the operating system.
     """
 
     def __init__(
-        self, task: Task, device: str, key: Key, precision: str = FLOAT32, checkpointing: bool = False
+        self,
+        task: Task,
+        device: str,
+        key: Key,
+        precision: str = FLOAT32,
+        checkpointing: bool = False,
+        *,
+        secure_noise: bool = False,
     ) -> None:
-        self.task, self.key, self.checkpointing = task, key, checkpointing
+        self.task, self.key, self.checkpointing, self.secure_noise = task, key, checkpointing, secure_noise
         self.device = torch.device(device)
         self.precision = Precision(precision, self.device)
         self._module = without_counters(stretch(self.build()))
@@ -83,7 +90,7 @@ class Objective:
 
     def on_cpu(self) -> "Objective":
         """Return the same objective on the CPU, in a precision that it has, without checkpointing."""
-        return Objective(self.task, "cpu", self.key, on_cpu(self.precision.name))
+        return Objective(self.task, "cpu", self.key, on_cpu(self.precision.name), secure_noise=self.secure_noise)
 
     def blocks(self) -> list[nn.Module]:
         """Return the blocks that checkpointing repeats."""

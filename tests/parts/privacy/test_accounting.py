@@ -1,7 +1,10 @@
 """Epsilon is that of published settings and of closed forms, and the calibrated noise is the smallest."""
 
 import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pytest
 
 from gossamer import ConfigError, Poisson, RoundRobin, Uniform
@@ -12,6 +15,7 @@ from gossamer.parts.privacy.calibration import calibrate, rounded_up
 from gossamer.parts.privacy.parts import participation
 from gossamer.parts.privacy.renyi import Renyi, compose, from_renyi
 from gossamer.parts.privacy.tree import squared_sensitivity, tree
+from gossamer.parts.servers.private_tree import prefix
 
 
 def taking(clients: int, cohort: float, sampling: Sampling, **more: int) -> Participation:
@@ -117,24 +121,66 @@ def test_dp_sgd_composes_the_steps_of_all_rounds() -> None:
 # Trees.
 
 
-def by_hand(rounds: int, visits: list[int]) -> int:
-    """The squared norm of all complete nodes over rounds if a client adds 1 in some rounds."""
-    total, size = 0, 1
-    while size <= rounds:
-        nodes = range(0, rounds - size + 1, size)
-        total += sum(sum(node <= visit < node + size for visit in visits) ** 2 for node in nodes)
-        size *= 2
+def patterns(rounds: int, separation: int, first: int = 0) -> Iterator[tuple[int, ...]]:
+    """Every way to take part in some rounds, at least so far apart."""
+    yield ()
+    for visit in range(first, rounds):
+        yield from ((visit, *others) for others in patterns(rounds, separation, visit + separation))
+
+
+def squared(visits: Sequence[int], trees: Sequence[range], honaker: bool) -> int:
+    """The squared norm of all released nodes of some trees if a client adds 1 in some rounds."""
+    total = 0
+    for tree_rounds in trees:
+        for level in range(len(tree_rounds).bit_length()):
+            for index in range(len(tree_rounds) >> level):
+                if honaker or index % 2 == 0:
+                    first = tree_rounds.start + (index << level)
+                    total += sum(first <= visit < first + (1 << level) for visit in visits) ** 2
     return total
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3, 7, 8, 13, 16])
-@pytest.mark.parametrize("separation", [1, 2, 3, 5, 16])
-def test_the_sensitivity_of_a_tree_is_a_bound(rounds: int, separation: int) -> None:
-    for first in range(min(separation, rounds)):
-        visits = list(range(first, rounds, separation))
-        assert by_hand(rounds, visits) <= squared_sensitivity(rounds, separation)
-    if separation >= rounds:  # exact: one node of each level
-        assert squared_sensitivity(rounds, separation) == by_hand(rounds, [0])
+@pytest.mark.parametrize("honaker", [True, False])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 6, 7, 8, 12, 13, 15])
+def test_the_sensitivity_of_a_tree_is_that_of_the_worst_pattern(rounds: int, honaker: bool) -> None:
+    for separation in range(1, rounds + 2):
+        for every in (None, 1, 3, 4, 5, 8):
+            sizes = range(0, rounds, every or rounds)
+            trees = [range(first, min(rounds, first + (every or rounds))) for first in sizes]
+            if every is not None and rounds > 12:
+                continue
+            worst = max(squared(visits, trees, honaker) for visits in patterns(rounds, separation))
+            assert squared_sensitivity(rounds, separation, every, honaker=honaker) == worst
+
+
+def test_sensitivities_of_trees() -> None:
+    """Taking part in every b-th round, from the first on, is almost always the worst: not with 24 rounds and b = 3."""
+    whole = [range(24)]
+    assert squared(range(0, 24, 3), whole, True) == 86
+    assert squared((0, 3, 6, 9, 12, 15, 20, 23), whole, True) == 88 == squared_sensitivity(24, 3)
+    assert squared_sensitivity(12, 1) == 12 * 1 + 6 * 4 + 3 * 16 + 1 * 64 == 148
+    assert squared_sensitivity(31, 8) == 4 + 4 + 4 + 3 + 4 == 19
+    for rounds in (100, 1023, 1024, 1600):  # once: a node of each level
+        assert squared_sensitivity(rounds, rounds) == squared_sensitivity(rounds, rounds, honaker=False)
+        assert squared_sensitivity(rounds, rounds) == rounds.bit_length()
+
+
+@pytest.mark.parametrize("separation", [1, 7, 333, 3000])
+def test_long_runs_are_quick(separation: int) -> None:
+    rounds = 10**5 - 1
+    found = squared_sensitivity(rounds, separation)
+    levels = [Counter(v >> level for v in range(0, rounds >> level << level, separation)) for level in range(17)]
+    by_steps = sum(sum(count**2 for count in each.values()) for each in levels)
+    assert by_steps <= found <= 1.01 * by_steps
+
+
+def test_nodes_with_an_odd_index_never_show_without_honaker() -> None:
+    """The sums of the first rounds are a one-to-one map of the nodes with even indices: one new node per round."""
+    for rounds in (1, 6, 13, 16):
+        nodes = [(level, i) for level in range(5) for i in range(0, rounds >> level, 2)]
+        of_sums = np.array([[node in prefix(t) for node in nodes] for t in range(1, rounds + 1)], dtype=float)
+        assert of_sums.shape == (rounds, rounds)
+        assert abs(np.linalg.det(of_sums)) == pytest.approx(1)
 
 
 def test_restarts_compose_trees() -> None:

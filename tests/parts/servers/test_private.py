@@ -56,7 +56,7 @@ SIZE = 7
 
 
 def server(mean: Mean | None = None, cohort: float | None = None, **fields: Any) -> BoundPrivateMean:
-    return BoundPrivateMean(mean or Mean("uniform"), key=KEY, cohort=cohort, **fields)
+    return BoundPrivateMean(mean or Mean("uniform"), key=KEY, cohort=cohort, secure_noise=False, **fields)
 
 
 def arrivals(rows: Array, held: Array | None = None) -> list[Arrival]:
@@ -319,6 +319,6 @@ def test_runs_continue_with_the_same_noise_and_norm(parts: dict[str, Any], tmp_p
 
 
 def test_secure_noise_is_not_reproducible() -> None:
-    runs = [simulate(dp_fedavg(steps=2, secure_noise=True), tiny_task(), rounds=2) for _ in range(2)]
+    runs = [simulate(dp_fedavg(steps=2), tiny_task(), rounds=2, secure_noise=True) for _ in range(2)]
     first, second = (run.model.state_dict()["0.weight"] for run in runs)
     assert not torch.equal(first, second)

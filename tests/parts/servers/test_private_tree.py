@@ -25,8 +25,8 @@ SIZE = 3
 COHORT = 4
 
 
-def server(**fields: Any) -> BoundTreeMean:
-    return BoundTreeMean(key=KEY, cohort=None, **fields)
+def server(secure_noise: bool = False, honaker: bool = False, **fields: Any) -> BoundTreeMean:
+    return BoundTreeMean(key=KEY, cohort=None, secure_noise=secure_noise, honaker=honaker, **fields)
 
 
 def rounds_of(it: BoundTreeMean, updates: Sequence[float], state: State | None = None, start: int = 0) -> list[State]:
@@ -70,14 +70,45 @@ def test_models_are_the_noisy_sums_of_nodes() -> None:
 
 
 def test_the_variance_of_a_prefix_is_its_number_of_nodes() -> None:
-    it = BoundTreeMean(key=KEY, cohort=1.0, clip=2.0, noise_multiplier=1.5)
-    state = it.init({"w": torch.zeros(20_000, dtype=torch.float64)})
-    for t in range(1, 9):
-        acc = it.begin(state, {})
-        state = it.finish(state, acc, Clock(t - 1, 9, -1))
-        noise = state["params"]["w"]
-        assert float(noise.var()) == pytest.approx(t.bit_count() * 9, rel=0.06)
-        assert it.measure(state, acc)["clipping"]["noise"] == pytest.approx(3 * t.bit_count() ** 0.5)
+    """Per complete node: 1, or 1 / (2 - 2^-level) with the estimates of Honaker, in units of that of a node."""
+    for honaker in (False, True):
+        it = BoundTreeMean(key=KEY, cohort=1.0, secure_noise=False, clip=2.0, noise_multiplier=1.5, honaker=honaker)
+        state = it.init({"w": torch.zeros(20_000, dtype=torch.float64)})
+        for t in range(1, 10):
+            acc = it.begin(state, {})
+            state = it.finish(state, acc, Clock(t - 1, 10, -1))
+            noise, variance = state["params"]["w"], t.bit_count()
+            if honaker:
+                variance = sum(1 / (2 - 2.0**-level) for level in range(5) if t >> level & 1)
+            assert float(noise.var()) == pytest.approx(9 * variance, rel=0.06)
+            assert abs(float(noise.mean())) < 4 * 3 * (variance / 20_000) ** 0.5
+            assert it.measure(state, acc)["clipping"]["noise"] == pytest.approx(3 * variance**0.5)
+
+
+@pytest.mark.parametrize("rounds", range(1, 18))
+def test_the_estimates_of_honaker_are_the_best_ones_from_all_nodes(rounds: int) -> None:
+    """Least squares on all complete nodes gives the same noise of the sum, and the same variance.
+
+    Only nodes within the dyadic pieces of the prefix tell something about their sums.
+    """
+    nodes = [(level, i) for level in range(5) for i in range(rounds >> level)]
+    covers = np.array([[float(i << level <= t < (i + 1) << level) for t in range(rounds)] for level, i in nodes])
+    noise = np.stack([gaussian(fold(KEY, "tree", 0, *node), SIZE).numpy() for node in nodes])
+    best = np.linalg.lstsq(covers, noise, rcond=None)[0].sum(0)
+    variance = np.ones(rounds) @ np.linalg.inv(covers.T @ covers) @ np.ones(rounds)
+    it = server(honaker=True)
+    state = rounds_of(it, [0.0] * rounds)[-1]
+    assert (state["params"]["w"].numpy() - 10) * COHORT == pytest.approx(best)
+    assert it.variance(rounds) == pytest.approx(variance)
+    assert [*state["nodes"]] == [f"{level}.{index}" for level, index in prefix(rounds)]
+
+
+def test_a_round_without_clients_is_not_missing_in_the_estimates() -> None:
+    it = server(honaker=True)
+    before = rounds_of(it, [0.0] * 2)[-1]
+    after = rounds_of(it, [0.0], before, start=3)[-1]  # nobody was asked in the third round
+    whole = rounds_of(it, [0.0] * 4)[-1]
+    assert torch.equal(after["params"]["w"], whole["params"]["w"])
 
 
 def test_a_new_tree_starts_from_the_current_model() -> None:
@@ -99,6 +130,8 @@ def test_a_restart_is_not_missed_if_its_round_had_no_clients() -> None:
 
 
 def test_secure_nodes_are_kept_while_they_are_in_use() -> None:
+    for t, state in enumerate(rounds_of(server(secure_noise=True, honaker=True), [0.0] * 8), 1):
+        assert [*state["nodes"]] == [f"{level}.{index}" for level, index in prefix(t)]
     states = rounds_of(server(secure_noise=True), [0.0] * 8)
     for t, state in enumerate(states, 1):
         assert [*state["nodes"]] == [f"{level}.{index}" for level, index in prefix(t)]

@@ -24,6 +24,7 @@ from gossamer.core.types import Params
 from gossamer.engines.client import BatchSchedule, ClientTask
 from gossamer.engines.run import Stage
 from gossamer.engines.simulation import Simulation
+from gossamer.parts.solvers.dp_sgd import BoundDPSGD
 from gossamer.tasks.memory import client_memory
 from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.nets import build
@@ -321,12 +322,25 @@ def test_normal_numbers_are_normal(dtype: torch.dtype, system: bool) -> None:
 
 def test_secure_noise_is_new_in_every_run_and_asks_for_executors_without_recording() -> None:
     task = tiny_task()
-    secure = fedavg().with_parts(solver=DPSGD(steps=2, secure_noise=True))
-    first, second = (last(secure, task) for _ in range(2))
+    secure = fedavg().with_parts(solver=DPSGD(steps=2))
+    first, second = (last(secure, task, secure_noise=True) for _ in range(2))
     assert not torch.equal(first["0.weight"], second["0.weight"])
     for executor in ("stacked", "compiled"):
         with pytest.raises(ConfigError, match=r"operating system's generator.*one-by-one"):
-            simulate(secure, task, rounds=1, executor=executor)
+            simulate(secure, task, rounds=1, executor=executor, secure_noise=True)
+
+
+def test_batches_follow_from_the_key_only_if_noise_does() -> None:
+    """Amplification by sampling counts on nobody knowing a batch, so it has the same source as the noise."""
+    plain, secure = (BoundDPSGD(steps=4, batch=30, secure_noise=secure) for secure in (False, True))
+    assert not plain.eager
+    assert secure.eager
+    for solver, same in ((plain, True), (secure, False)):
+        first, second = ([each.rows[: each.drawn].tolist() for each in solver.draw(200, key(1))] for _ in range(2))
+        assert (first == second) == same
+    sizes = [drawn.drawn for _ in range(200) for drawn in secure.draw(200, key(1))]
+    assert np.mean(sizes) == pytest.approx(30, abs=4 * math.sqrt(30 * 0.85 / len(sizes)))
+    assert np.var(sizes) == pytest.approx(30 * 0.85, rel=0.2)
 
 
 # Refusals
@@ -408,7 +422,7 @@ class Size(Guarantee):
 
     value: float = 0.0
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         return self.value
 
 

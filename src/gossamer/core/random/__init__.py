@@ -2,6 +2,8 @@
 
 from gossamer.core.random.streams import (
     Key,
+    KeyRing,
+    Purpose,
     choice,
     draw_bits,
     draws,
@@ -11,6 +13,7 @@ from gossamer.core.random.streams import (
     halves,
     key,
     permutation,
+    secret_key,
     seeded,
     signed,
     tensor,
@@ -22,6 +25,8 @@ from gossamer.core.random.streams import (
 
 __all__ = [
     "Key",
+    "KeyRing",
+    "Purpose",
     "choice",
     "draw_bits",
     "draws",
@@ -31,6 +36,7 @@ __all__ = [
     "halves",
     "key",
     "permutation",
+    "secret_key",
     "seeded",
     "signed",
     "tensor",

@@ -7,7 +7,7 @@ Box and Muller: with a radius ``u`` of 48 bits and an angle ``v`` of 24 bits,
 
 The largest |z| is 8.3. Logarithms and cosines differ between devices in the last bit, so do these numbers; where a
 sender and a receiver must agree, use ``core.random.noise``. They are for simulation: with the seed of a run, the noise
-can be subtracted. For real use, ``core.random.private`` draws from the operating system.
+can be subtracted. Deployments use ``system_normal_like``, whose numbers come from the operating system.
 """
 
 import math

@@ -12,7 +12,7 @@ The largest magnitude is 9.42; a normal variable exceeds it with probability 5e-
 series of single IEEE operations, so the bits are the same on every device.
 
 Philox is a generator for simulation, and its keys follow from the seed of a run: with the seed, the noise can be
-subtracted. Real use needs ``secure=True``, which draws from ``os.urandom``.
+subtracted. ``secure=True`` draws from ``os.urandom``: every deployment does, and simulations that ask for it.
 
 Floating-point numbers leak too (Mironov, On Significance of the Least Significant Bits for Differential Privacy, CCS
 2012): not every number is the sum of a value and a possible draw, so the low bits of a noisy value can reveal the

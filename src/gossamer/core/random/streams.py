@@ -27,6 +27,7 @@ tensor([0.4181, 0.0167])
 import functools
 import importlib.util
 import operator
+import os
 import struct
 import sys
 import threading
@@ -42,7 +43,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses import FakeTensor
 
-from gossamer.core.errors import ConfigError, require
+from gossamer.core.errors import ConfigError, PayloadError, require
 
 LOW = 0xFFFFFFFF
 WORDS = 2**64  # words per key: counters then fit in one positive int64, and the other counter words stay 0
@@ -58,15 +59,72 @@ class Key(NamedTuple):
     b: int
 
 
+Purpose = tuple[str | int, ...]
+"""The labels that are folded into a run's key, one after the other."""
+
+
+class KeyRing(Key):
+    """A run's key as far as one machine may know it: the keys of some purposes, and nothing of the others.
+
+    ``fold`` takes it in place of the run's key. Keys are digests, so those of some purposes say nothing about others:
+
+    >>> run = key(7)
+    >>> ring = KeyRing({("round", 3, "client", 1): fold(run, "round", 3, "client", 1)})
+    >>> fold(ring, "round", 3, "client", 1, "batches") == fold(run, "round", 3, "client", 1, "batches")
+    True
+
+    A ring itself has no words: to draw from it is an error.
+
+    Args:
+        granted: the known keys by purpose; every ring that is folded from this one sees later changes of it
+        path: the purpose that this ring stands for
+    """
+
+    granted: dict[Purpose, Key]
+    path: Purpose
+
+    def __new__(cls, granted: dict[Purpose, Key], path: Purpose = ()) -> "KeyRing":
+        """Return a key without words, so that none can be used by mistake."""
+        made: KeyRing = tuple.__new__(cls)
+        made.granted, made.path = granted, path
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyRing) and self.granted is other.granted and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash((id(self.granted), self.path))
+
+    def __repr__(self) -> str:
+        return f"KeyRing{self.path}"
+
+    def child(self, label: str | int) -> Key:
+        """Return the key with one more label, or the ring of what is known below it."""
+        path = (*self.path, label)
+        if path in self.granted:
+            return self.granted[path]
+        if any(purpose[: len(path)] == path for purpose in self.granted):
+            return KeyRing(self.granted, path)
+        raise PayloadError(
+            f"this machine was not given the key of {'/'.join(map(str, path))}: a part that draws from the run's key at"
+            " clients must name its purpose, see purposes() of views and solvers"
+        )
+
+
 def key(seed: int) -> Key:
     """Return the key of a seed, which can be any integer."""
     return fold(Key(0, 0), seed)
 
 
+def secret_key() -> Key:
+    """Return a key from the operating system, which nobody can guess."""
+    return Key(*struct.unpack("<QQ", os.urandom(16)))
+
+
 def fold(key: Key, *labels: str | int) -> Key:
     """Return a new key for the purpose named by the labels. ``fold(k, x, y) == fold(fold(k, x), y)``."""
     for label in labels:
-        key = _folded(key, _encoded(label))
+        key = key.child(label) if isinstance(key, KeyRing) else _folded(key, _encoded(label))
     return key
 
 

@@ -357,8 +357,8 @@ def refuse_eager(client: Client) -> None:
         raise ConfigError(Mistake(text, Setting("", "checkpointing")))
     if isinstance(solver, PerSampleSolver) and solver.eager:
         raise ConfigError(
-            f"{type(solver).__name__} draws noise in every step from the operating system's generator: it cannot be "
-            "stacked, compiled or captured; use one-by-one or side-by-side"
+            f"{type(solver).__name__.removeprefix('Bound')} draws noise in every step from the operating system's "
+            "generator: it cannot be stacked, compiled or captured; use one-by-one or side-by-side"
         )
     if other := client.objective.random.other:
         raise ConfigError(

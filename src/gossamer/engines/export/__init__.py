@@ -33,6 +33,7 @@ from gossamer.core.sparse import compact
 from gossamer.core.types import Params
 from gossamer.engines.export import onnx_model
 from gossamer.engines.export.program import ABOUT, ONE, Traced, load, save, thinned, trace
+from gossamer.engines.kept_run import kept_key
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
@@ -109,7 +110,7 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
     kept = {name: about["options"][name] for name in ("rounds", "seed")}
     kept |= {"checkpointing": about["options"].get("checkpointing", False)}
     options = Options(**kept, precision=on_cpu(about["options"].get("precision", FLOAT32)))
-    run = Simulation(method, task, options, init=Init.kept(Path(path)))
+    run = Simulation(method, task, options, init=Init.kept(Path(path)), key=kept_key(Path(path)))
     run.about |= {name: about[name] for name in ("options", "request")}
     run.look(Path(path))
     if not run.metrics:

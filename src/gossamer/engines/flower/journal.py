@@ -13,6 +13,7 @@ server sends the last aggregated round, and the node compares:
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ import torch
 
 from gossamer.core import files, tree
 from gossamer.core.errors import GossamerError, PayloadError
-from gossamer.core.types import State
+from gossamer.core.types import Clock, State
 
 NEVER = -1
 """Round number that means: no round of this client was aggregated yet."""
@@ -59,6 +60,7 @@ class Journal:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path, self._lock = home / f"{client}.safetensors", home / f"{client}.lock"
         self.secrets = home / f"{client}.secrets"
+        self.evaluated = home / f"{client}.evaluations.json"
         self.client = client
 
     @contextmanager
@@ -116,6 +118,21 @@ class Journal:
             self.secrets.touch(mode=0o600, exist_ok=True)
             files.write(self.secrets, files.sealed(files.to_tensors(tree.flatten(scratch))))
             self.secrets.chmod(0o600)
+
+    def check_evaluation(self, clock: Clock, sent: bytes) -> None:
+        """Refuse to evaluate models of a round that was not announced, or a second download for the same round.
+
+        Otherwise a server could ask for the metrics of any model, and learn the samples of this client from them. The
+        same download may come again after the server has resumed: its metrics are the same.
+        """
+        if not 0 <= clock.round < clock.rounds:
+            raise PayloadError(f"round {clock.round + 1} of {clock.rounds} was not announced: it is not evaluated")
+        known: dict[str, str] = json.loads(self.evaluated.read_bytes()) if self.evaluated.exists() else {}
+        digest = hashlib.sha256(sent).hexdigest()[:32]
+        if known.setdefault(str(clock.round), digest) != digest:
+            raise PayloadError(f"another model was evaluated in round {clock.round + 1}: each round has one evaluation")
+        with files.on_failure(f"the evaluations of client {self.client} were not saved"):
+            files.write(self.evaluated, json.dumps(known).encode())
 
     def entries(self) -> list[JournalEntry]:
         """Return the entries, in order of rounds."""

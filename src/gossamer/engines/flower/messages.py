@@ -6,7 +6,9 @@ and nodes also compare fingerprints of method and model before they work togethe
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -15,6 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from gossamer.core import files
 from gossamer.core.errors import PayloadError
 from gossamer.core.method import Method
+from gossamer.core.random import Key, Purpose, fold
 from gossamer.tasks.objective import Objective
 
 WORDS, BYTES, ARRAY = "gossamer", "message", "bytes"
@@ -58,6 +61,23 @@ def content(words: Mapping[str, Any], data: bytes = b"") -> RecordDict:
     if data:
         records[BYTES] = ArrayRecord({ARRAY: Array("uint8", (len(data),), "gossamer", data)})
     return records
+
+
+def keys_text(key: Key, purposes: Iterable[Purpose]) -> str:
+    """Return the keys of some purposes as a text, given the run's key."""
+    return json.dumps([[*purpose, struct.pack("<QQ", *fold(key, *purpose)).hex()] for purpose in purposes])
+
+
+def read_keys(text: str) -> dict[Purpose, Key]:
+    """Return the keys in a text. Raise ``PayloadError`` for any other text."""
+    try:
+        rows = json.loads(text)
+        found = {tuple(purpose): Key(*struct.unpack("<QQ", bytes.fromhex(digits))) for *purpose, digits in rows}
+    except (ValueError, TypeError, RecursionError, struct.error) as error:
+        raise PayloadError(f"the keys of a message cannot be read: {error}") from None
+    if not all(type(label) in (str, int) for purpose in found for label in purpose):
+        raise PayloadError("the keys of a message must have texts and whole numbers as labels")
+    return found
 
 
 def check_size(nbytes: int) -> None:

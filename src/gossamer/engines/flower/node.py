@@ -18,17 +18,17 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.jobs import SILENT, round_key
 from gossamer.core.method import Method
-from gossamer.core.random import Key
-from gossamer.core.random import key as make_key
+from gossamer.core.privacy import PrivatePart
+from gossamer.core.random import Key, KeyRing, Purpose
 from gossamer.core.secure_exchange import SCRATCH, without_scratch
-from gossamer.core.types import Clock, Params
+from gossamer.core.types import Clock, Flops, Params
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
-from gossamer.engines.flower.messages import FIGURE, PHASE, content, data, fingerprint, metric_words, word
+from gossamer.engines.flower.messages import FIGURE, PHASE, content, data, fingerprint, metric_words, read_keys, word
 from gossamer.engines.warm_start import Init
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
@@ -81,16 +81,18 @@ class Node:
 
     def member(self, message: Message, context: Context) -> "Member":
         """Return this node's client in the run of a message."""
-        client, seed = client_number(context.node_config), word(message, "seed", str)
+        client, run = client_number(context.node_config), word(message, "run", str)
+        keys = read_keys(word(message, "keys", str))
         device, precision = str(context.node_config.get("device", "cpu")), word(message, "precision", str)
         checkpointing, init = word(message, "checkpointing", bool), str(context.node_config.get("init", ""))
-        known = client, seed, device, precision, checkpointing, init
+        known = client, run, device, precision, checkpointing, init
         if known not in self._members:
             task = task_at(self.task, client, context.node_config)
             if init:
                 task = Init.of(Path(init).expanduser()).applied(task)
-            self._members[known] = Member(self.method, task, client, int(seed), device, precision, checkpointing)
+            self._members[known] = Member(self.method, task, client, keys, device, precision, checkpointing)
         member = self._members[known]
+        member.know(keys)
         member.home, member.node = state_folder(context.node_config), context.node_id
         member.secret = Path(str(context.node_config["key"])) if "key" in context.node_config else None
         return member
@@ -102,8 +104,11 @@ class Node:
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Train and return the upload."""
         result = member.train(message)
-        if member.bound.training.secure is not None:  # the loss and the metrics of the codec are those of one client
-            result = result._replace(loss=math.nan, sent=result.sent._replace(figures={}))
+        training = member.bound.training
+        if training.hides or isinstance(training.solver, PrivatePart):  # a loss has no noise
+            result = result._replace(loss=math.nan)
+        if training.hides:  # nor have metrics of the codec, and operations, which follow from the number of samples
+            result = result._replace(flops=Flops(0, 0), sent=result.sent._replace(figures={}))
         work = {"flops": result.flops.done, "useful": result.flops.useful}
         words = {**_echo(message), "loss": result.loss, **work, **result.delivery._asdict()}
         words |= {f"{FIGURE}{name}": value for name, value in result.sent.figures.items()}
@@ -126,7 +131,7 @@ class Member:
         method: Method,
         task: Task,
         client: int,
-        seed: int,
+        keys: Mapping[Purpose, Key],
         device: str,
         precision: str = FLOAT32,
         checkpointing: bool = False,
@@ -134,8 +139,9 @@ class Member:
         if not 0 <= client < task.clients:
             raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, numbered from 0")
         self.method, self.task, self.number = method, task.adapted(method.adapter), client
-        self.key = make_key(seed)
-        self.objective = Objective(self.task, device, self.key, precision, checkpointing)
+        self.key = KeyRing(dict(keys))
+        # What leaves this machine is real: nobody can switch the noise of the operating system off, nor can the server.
+        self.objective = Objective(self.task, device, self.key, precision, checkpointing, secure_noise=True)
         self.objective.check(self.objective.initial())  # labels beyond the outputs would end a GPU's process
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]
@@ -144,15 +150,24 @@ class Member:
         self.home, self.node = Path(), 0
         self.secret: Path | None = None
 
+    def know(self, keys: Mapping[Purpose, Key]) -> None:
+        """Replace the keys that this client was given: each message has those that it needs."""
+        self.key.granted.clear()
+        self.key.granted.update(keys)
+
     def describe(self) -> Words:
         """Return what the server must know about this client."""
         return {
             "client": self.number,
-            "samples": len(self.task.split.train(self.number)),
-            "tested": len(self.task.split.test(self.number)),
-            "test": len(self.task.data.test),
+            "samples": self._stated(len(self.task.split.train(self.number))),
+            "tested": self._stated(len(self.task.split.test(self.number))),
+            "test": self._stated(len(self.task.data.test)),
             **fingerprint(self.method, self.objective),
         }
+
+    def _stated(self, samples: int) -> int:
+        """Return a number of samples as the server may know it: only whether there are some, if updates are hidden."""
+        return min(samples, 1) if self.bound.training.hides else samples
 
     def proof(self, message: Message) -> Words:
         """Return the proof that this node is the client it claims to be; nothing without a key."""
@@ -163,7 +178,8 @@ class Member:
 
     def train(self, message: Message) -> ClientResult:
         """Run the task of a message, and write the journal before anything is sent."""
-        clock, key, known, journal = self._read_header(message)
+        clock, known, journal = self._read_header(message)
+        key = round_key(self.key, clock.round)
         frame = Frame.of(data(message)) if self.bound.shared else SILENT.data
         client = self.clients.get(word(message, "exchange", int), self.client)
         samples, exchange = self.task.split.train(self.number), client.exchange
@@ -181,7 +197,7 @@ class Member:
 
     def answer(self, message: Message) -> bytes:
         """Answer a request of secure aggregation, and write the new secrets before anything is sent."""
-        clock, _, _, journal = self._read_header(message)
+        clock, _, journal = self._read_header(message)
         if (secure := self.bound.training.secure) is None:
             raise PayloadError("the method of this node has no secure aggregation")
         with journal.alone():
@@ -191,9 +207,13 @@ class Member:
 
     def evaluate(self, message: Message) -> Words:
         """Evaluate the client's deployed model on its own test samples and, on request, on all local test samples."""
-        clock, key, known, journal = self._read_header(message)
+        clock, known, journal = self._read_header(message)
+        if isinstance(self.bound.training.codec, PrivatePart) and self.bound.training.secure is None:
+            raise PayloadError("metrics on this client's samples have no noise: local privacy does not send them")
         with journal.alone():
+            journal.check_evaluation(clock, data(message))
             state = journal.recall(clock.round + 1, known, self.bound.training.settle)
+        key = round_key(self.key, clock.round)
         samples = self.task.split.train(self.number)
         held = self.client.choose(self._models(message, clock, key), samples)
         tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
@@ -214,10 +234,10 @@ class Member:
     def _labels(self, client: int) -> Tensor | None:
         return self.client.labels(self.task.split.train(client))
 
-    def _read_header(self, message: Message) -> tuple[Clock, Key, int, Journal]:
+    def _read_header(self, message: Message) -> tuple[Clock, int, Journal]:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
         journal = Journal(self.home, word(message, "run", str), self.number)
-        return clock, round_key(self.key, clock.round), word(message, "known", int), journal
+        return clock, word(message, "known", int), journal
 
 
 def client_number(settings: Mapping[str, Any]) -> int:

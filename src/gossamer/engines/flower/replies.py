@@ -72,8 +72,7 @@ def checked(stage: Stage, message: Message, samples: int, parameters: int) -> Ch
 
     ``samples`` is the client's number of samples, ``parameters`` that of the model's entries.
     """
-    stated = 1 if stage.exchange.secure else samples  # a protected upload does not state its samples
-    frame = _frame(message, stated, parameters) if stage.exchange.shared else None
+    frame = _frame(message, samples, parameters) if stage.exchange.shared else None
     kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
     flops = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
     delivery, figures = _delivery(stage.number, message), _figures(stage, message)
@@ -92,7 +91,7 @@ def answer_of(message: Message) -> Frame:
 
 def _figures(stage: Stage, message: Message) -> dict[str, float]:
     """Return the metrics of the codec in a reply; refuse a reply without them."""
-    codec = None if stage.exchange.secure else stage.exchange.measured_codec
+    codec = None if stage.exchange.hides else stage.exchange.measured_codec
     found = {name: word(message, f"{FIGURE}{name}", float) for name in codec.figure_names} if codec else {}
     if not all(map(math.isfinite, found.values())):
         raise PayloadError(f"refused: the reply reports metrics that are not finite: {listed(found)}")

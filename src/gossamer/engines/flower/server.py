@@ -11,7 +11,7 @@ at once, or the round is repeated without them.
 import math
 import secrets
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from logging import INFO, WARNING
@@ -31,8 +31,9 @@ from gossamer.core.channel import Receipt
 from gossamer.core.downlink import NEVER as NO_VERSION
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome
-from gossamer.core.jobs import Folding, Outgoing
+from gossamer.core.jobs import Folding, Outgoing, round_purpose
 from gossamer.core.method import Method
+from gossamer.core.random import Key, Purpose, secret_key
 from gossamer.core.schedule import Schedule
 from gossamer.core.types import State
 from gossamer.core.untrusted import shown
@@ -43,7 +44,7 @@ from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange,
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import PHASE, content, fingerprint, metric_words, word
+from gossamer.engines.flower.messages import PHASE, content, fingerprint, keys_text, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
 from gossamer.engines.flower.real_time import RealTime
 from gossamer.engines.flower.replies import CheckedReply, answer_of, checked
@@ -51,6 +52,7 @@ from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Replies
+from gossamer.engines.kept_run import kept_key
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import Options
 from gossamer.engines.result import Result
@@ -61,6 +63,7 @@ from gossamer.parts.privacy.parts import parts_of
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
+from gossamer.runs.report.evaluation import EVALUATION
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.data.partition import Split
@@ -73,6 +76,9 @@ FOLDED = "folded"
 
 TOO_LATE = "it had not replied at the end of the round"
 """Why a client without a failure does not count as a reply."""
+
+NO_CLIENT = "by the server alone: clients whose updates are hidden send no metrics"
+"""Why there are no metrics of clients."""
 
 TIMES = ("time", "tasks", "spent_in_vain")
 """The entries of a record under a schedule, which a void attempt has too."""
@@ -102,7 +108,9 @@ def server_app(
         if known_release():
             shorten_pulls(http_grid)
         chosen = defaults.given(context.run_config)
-        run = FlowerRun(method, task_at(task, None, context.run_config), chosen, grid, init=initial_weights(chosen))
+        key = kept_key(Path(chosen.out).expanduser().absolute()) if chosen.resume else None
+        task_here, init = task_at(task, None, context.run_config), initial_weights(chosen)
+        run = FlowerRun(method, task_here, chosen, grid, init=init, key=key)
         serve(run, callbacks, chosen.track or track)
 
     return app
@@ -139,10 +147,13 @@ class FlowerRun(FederatedRun):
         grid: Grid | None,
         request: dict[str, Any] | None = None,
         init: Init | None = None,
+        key: Key | None = None,
     ) -> None:
         if method.pooled:
             raise ConfigError("a method that pools all samples cannot be deployed: its clients are separate machines")
-        super().__init__(method, task, _options(settings, method), request, init)
+        # Who knows the seed knows all that follows from it, and a seed such as 0 is soon guessed.
+        secret = None if settings.rehearsal else key or secret_key()
+        super().__init__(method, task, _options(settings, method), request, init, secret)
         check_type(settings.precision, self.objective.layout.dtype)
         self.settings = settings
         self.choice = {"executor": "flower"}
@@ -181,6 +192,11 @@ class FlowerRun(FederatedRun):
     def steady(self) -> bool:
         """No: nodes connect and leave."""
         return False
+
+    @property
+    def secure_noise(self) -> bool:
+        """Yes: a deployment cannot switch it off."""
+        return True
 
     def split_of(self, options: Options) -> Split | None:
         """Return nothing: only the nodes know their samples."""
@@ -388,20 +404,38 @@ class FlowerRun(FederatedRun):
         self, stage: Stage, client: int, common: dict[int, Body | None], ledger: Ledger | None, **more: Any
     ) -> RecordDict:
         """Return the message content of a client. ``common`` keeps what the clients of the stage share."""
-        sent = self.download(stage, client, common)
+        sent, clock = self.download(stage, client, common), self.clock(stage.number, client)
         if ledger is not None:
             ledger.down.update(sent.kinds)
-        return content(self.words(stage.number, client, **more), bytes(sent.data))
+        purposes = [*stage.exchange.purposes(stage.server or self.server, clock, self.held(stage, client))]
+        if self.method.tune is not None:
+            purposes.append((*round_purpose(stage.number), "tune", "client", client))
+        return content(self.words(stage.number, client, purposes, **more), bytes(sent.data))
 
-    def words(self, number: int, client: int | None = None, **more: Any) -> dict[str, Any]:
-        """Return the named values of every message: run, round, and the client's last aggregated round."""
+    def purposes(self, client: int | None) -> Iterator[Purpose]:
+        """Yield the purposes of the run's key that a client needs for every message.
+
+        They belong to the initial model, and to what parts draw once for the whole run.
+        """
+        yield from (("model",), ("form",), ("settle",))
+        for exchange in (*self.method.exchanges, *([self.method.probe] if self.method.probe else ())):
+            yield from exchange.solver.purposes()
+            yield from exchange.view.purposes(client) if client is not None else ()
+
+    def words(
+        self, number: int, client: int | None = None, purposes: Iterable[Purpose] = (), **more: Any
+    ) -> dict[str, Any]:
+        """Return the named values of every message: run, round, and the client's last aggregated round.
+
+        ``purposes`` are those of the run's key that the client needs for this message, beside those of ``purposes``.
+        """
         anew = client in self.anew
         known = NEVER if client is None or anew else int(self.clients.get(client).get(FOLDED, NEVER))
         return {
             "run": self.about["id"],
             "round": number,
             "rounds": self.options_of(number).rounds,
-            "seed": str(self.options.seed),
+            "keys": keys_text(self.key, [*self.purposes(client), *purposes]),
             "precision": self.options.precision,
             "checkpointing": self.options.checkpointing,
             "known": known,
@@ -444,6 +478,11 @@ class FlowerRun(FederatedRun):
         """Evaluate the global model on the server's test samples, if any, and let clients evaluate their models."""
         models = self.method.global_models(self.server)
         here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
+        if self.method.training.hides:  # metrics of single clients would say what their updates may not
+            ledger.measure({EVALUATION: NO_CLIENT})
+            return (
+                dict(zip(("loss", *self.objective.metrics), here.whole(self.deployed()), strict=True)) if here else {}
+            )
         found = self._client_metrics(number, here is None and len(models) == 1, ledger)
         own, everything = metric_words(self.objective.metrics)
         mine = {client: tuple(words[name] for name in own[1:]) for client, words in found.items()}

@@ -23,7 +23,9 @@ class Settings:
         out: the run folder, on the SuperLink's machine
         resume: continue the run in that folder
         per_round: clients per round; 0 means all of them
-        seed: seed of all randomness
+        seed: seed of the data and the partition; also of all other randomness in a rehearsal
+        rehearsal: draw what a simulation with the same seed draws, to compare both. By default, all random numbers
+            follow from a secret key in the run folder. Noise and cohorts of private methods never follow from the seed
         device: device of the server, cpu or cuda
         precision: precision of local training on the nodes, float32, tf32 or bf16
         checkpointing: gradient checkpointing on the nodes: less memory, and one more forward pass per step
@@ -54,6 +56,7 @@ class Settings:
     resume: bool = False
     per_round: int = 0
     seed: int = 0
+    rehearsal: bool = False
     device: str = "cpu"
     precision: str = "float32"
     checkpointing: bool = False

@@ -66,6 +66,7 @@ class Blueprint(NamedTuple):
         precision: the precision of training
         checkpointing: whether training uses gradient checkpointing
         key: the run's key
+        secure_noise: whether the noise of differential privacy comes from the operating system
         adversary: the hostile clients of the run, if there are any
     """
 
@@ -75,6 +76,7 @@ class Blueprint(NamedTuple):
     precision: str
     checkpointing: bool
     key: Key
+    secure_noise: bool
     adversary: Adversary | None
 
     @classmethod
@@ -84,13 +86,14 @@ class Blueprint(NamedTuple):
         none = Split.alone(None, task.clients, 0, 0)  # a task has the indices of its client's samples
         bare = replace(task, data=_without_samples(task.data, objective.samples), split=none)
         how = objective.device.type, objective.precision.name, objective.checkpointing
-        return cls(client.method.method, bare, *how, objective.key, client.adversary)
+        return cls(client.method.method, bare, *how, objective.key, objective.secure_noise, client.adversary)
 
     def client(self, held: Arrays | None) -> Client:
         """Build the client, with samples in memory if there are any; the method is bound here."""
         data = self.task.data if held is None else replace(self.task.data, train=held.samples())
         task = replace(self.task, data=data)
-        objective = Objective(task, self.device, self.key, self.precision, self.checkpointing)
+        given = self.device, self.key, self.precision, self.checkpointing
+        objective = Objective(task, *given, secure_noise=self.secure_noise)
         return Client(self.method.bind(objective), objective, adversary=self.adversary)
 
 

@@ -9,19 +9,24 @@ ICML 2019, https://arxiv.org/abs/1905.05957). With w the server's model, v that 
 Clients train from v and send their updates relative to it. The server adds the mean of the updates to w.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gossamer.core import tree, wire
 from gossamer.core.codec import Codec, checked, memory_of, replay_of
 from gossamer.core.errors import require
-from gossamer.core.jobs import round_key
-from gossamer.core.random import Key, fold
+from gossamer.core.jobs import round_purpose
+from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.core.wire import Body
 from gossamer.parts.downlinks.steps import Steps
 
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
+
+
+DELTA = "delta"
+"""The purpose of the keys of steps."""
 
 
 class Compressed(Steps):
@@ -64,5 +69,9 @@ class Compressed(Steps):
         change = checked(self.codec.decode(payload, self.layout, self._key(clock.round)), self.layout)
         return {"params": self.layout.unflatten(self.layout.flatten(held["params"]) + change)}
 
+    def purposes(self, step: bytes, version: int) -> Iterable[Purpose]:
+        """Return the key of the step, which all clients share."""
+        yield (*round_purpose(version), DELTA)
+
     def _key(self, version: int) -> Key:
-        return fold(round_key(self.key, version), "delta")
+        return fold(self.key, *round_purpose(version), DELTA)

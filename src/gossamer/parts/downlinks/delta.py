@@ -25,7 +25,7 @@ With ``Delta()``, every client may see the uploads of all others. With ``Delta(s
 sum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,7 +38,7 @@ from gossamer.core.codec import Codec
 from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
 from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, require, wrong
 from gossamer.core.exchange import GLOBAL, Arrival, Context, Outcome, Section, Sections
-from gossamer.core.random import Key
+from gossamer.core.random import Key, Purpose
 from gossamer.core.sections import ALONE, SectionArrays, joined
 from gossamer.core.server import BoundServer
 from gossamer.core.specs import parse, unknown
@@ -163,6 +163,12 @@ class BoundDelta(BoundDownlink):
     def held(self, state: State, client: int) -> int:
         """Return the version of a client's last acknowledged download."""
         return int(state["downlink"][ACKNOWLEDGED][client])
+
+    def purposes(self, state: State, clock: Clock, held: int) -> Iterable[Purpose]:
+        """Return the purposes of the steps since a version, as far as the log has them."""
+        log = self._log(state)
+        for version in (version for version in range(max(held, 0), clock.round) if str(version) in log):
+            yield from self.steps.purposes(log[str(version)].cpu().numpy().tobytes(), version)
 
     def models(self, state: State, models: tuple[Params, ...]) -> tuple[Params, ...]:
         """Return the model that the clients hold: the server's model, or what the steps make of it."""

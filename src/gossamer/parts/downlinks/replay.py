@@ -15,7 +15,7 @@ server's sum of them (``RelayingServer``): the sum as it is, and the sum of the 
 aggregation from there. The shortest of these forms is sent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +26,8 @@ from gossamer.core import tree, wire
 from gossamer.core.codec import replay_of, sum_limit, sums_of
 from gossamer.core.errors import PayloadError, listed, require
 from gossamer.core.exchange import GLOBAL, Arrival
-from gossamer.core.jobs import moved, round_key
-from gossamer.core.random import Key
+from gossamer.core.jobs import moved, round_key, round_purpose
+from gossamer.core.random import Key, Purpose
 from gossamer.core.server import BoundServer, RelayingServer, ReplayableServer, SummingServer, unreplayable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
@@ -38,6 +38,9 @@ from gossamer.parts.downlinks.steps import Steps
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
 
+
+NOBODY = -1
+"""The client of a sum. Its codec has a key that all clients share, or needs none."""
 
 TOTAL, WEIGHT = "total", "weight"
 """The arrays of a sum that is sent on."""
@@ -175,6 +178,20 @@ class Replay(Steps):
             found.append(Note(notes.count, 0, {TOTAL: total[0].cpu(), WEIGHT: weight}).data())
         return min(found, key=len)
 
+    def purposes(self, step: bytes, version: int) -> Iterable[Purpose]:
+        """Return the keys of the codecs and views behind the listed arrivals, and nothing else of their clients."""
+        round_, server = round_purpose(version), self.exchange.server
+        if isinstance(server, ReplayableServer):
+            yield from server.purposes(version)
+        if self.exchange.codec.common:
+            yield (*round_, "codec")
+        for note in _notes(step, self.exchange.context.clients):
+            client = (*round_, "client", note.client if note.samples else NOBODY)
+            if not self.exchange.codec.common:
+                yield (*client, "codec")
+            if note.samples and not self.exchange.exchange.view.whole:
+                yield (*client, "view")
+
     def take(self, held: State, step: bytes, clock: Clock) -> State:
         """Return the covered tensors after the aggregation of a round."""
         params: Params = held["params"]
@@ -190,7 +207,7 @@ class Replay(Steps):
             elif self.summing:
                 total = sums.unpack(note.payload, self.size, self.limit * note.client)
                 whole = total.to(device, self.layout.dtype)
-                acc = self.summing.fold_sum(acc, self._arrival(clock.round, 0, 1.0, {}, start), whole, note.client)
+                acc = self.summing.fold_sum(acc, self._arrival(clock.round, NOBODY, 1.0, {}, start), whole, note.client)
             else:
                 raise PayloadError("a step holds a sum, and this method has none")
         after = server.finish(state, acc, clock._replace(client=-1))
@@ -204,7 +221,7 @@ class Replay(Steps):
         if weight <= 0:
             raise PayloadError(f"the weights of a step must be positive, got {weight}")
         assert self.relaying is not None
-        return self.relaying.fold_total(acc, self._arrival(version, 0, 1.0, {}, start), total, weight)
+        return self.relaying.fold_total(acc, self._arrival(version, NOBODY, 1.0, {}, start), total, weight)
 
     def _arrival(self, version: int, client: int, samples: float, payload: Payload, start: Params) -> Arrival:
         """Return an arrival with the covered tensors alone. ``start`` is the model that the client had received."""

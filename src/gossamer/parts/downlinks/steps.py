@@ -1,9 +1,11 @@
 """Steps of a delta downlink: how the model of one version becomes that of the next, as bytes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from gossamer.core.exchange import Arrival
+from gossamer.core.random import Purpose
 from gossamer.core.types import Clock, Layout, Params, State
 
 
@@ -30,6 +32,10 @@ class Steps(ABC):
         Steps with more than ``room`` bytes are not kept, so their notes need not be completed.
         """
         return notes
+
+    def purposes(self, step: bytes, version: int) -> Iterable[Purpose]:
+        """Return the purposes of the run's key with which a client takes a step."""
+        return ()
 
     @abstractmethod
     def make(self, held: Params, model: Params, notes: Any, version: int) -> bytes:

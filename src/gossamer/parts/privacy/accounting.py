@@ -165,9 +165,9 @@ class PlainGaussian(Guarantee):
     noise: float
     every: int = 1
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the epsilon of one Gaussian mechanism whose noise is divided by the square root of the rounds."""
-        visits = math.ceil(rounds / self.every)
+        visits = math.ceil(rounds / self.every) + again
         return exact_epsilon(self.noise / math.sqrt(visits), delta) if visits else 0.0
 
 
@@ -189,9 +189,9 @@ class SampledGaussian(Guarantee):
     accountant: Accountant = "pld"
     every: int = 1
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the epsilon of the composed samples."""
-        count = math.ceil(rounds / self.every) * self.steps
+        count = (math.ceil(rounds / self.every) + again) * self.steps
         if not count:
             return 0.0
         if self.accountant == "pld":
@@ -211,8 +211,9 @@ class FixedGaussian(Guarantee):
     noise: float
     rate: float
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the epsilon by Rényi divergences, or without amplification if that is smaller."""
+        rounds += again
         if not rounds:
             return 0.0
         plain = exact_epsilon(self.noise / math.sqrt(rounds), delta)

@@ -41,9 +41,9 @@ class Renyi(Guarantee):
     values: tuple[float, ...]
     every: int = 1
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the epsilon of the sums of divergences."""
-        visits = math.ceil(rounds / self.every)
+        visits = math.ceil(rounds / self.every) + again
         return renyi_epsilon(self.orders, [visits * value for value in self.values], delta) if visits else 0.0
 
 

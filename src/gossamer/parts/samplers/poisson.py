@@ -10,7 +10,8 @@ import torch
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.privacy import Sampling
-from gossamer.core.random import Key, fold, uniform
+from gossamer.core.random import Key, fold
+from gossamer.core.random.private import words_of
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
 
@@ -40,5 +41,6 @@ class Poisson(Sampler):
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         """Return the available clients whose own draw is below the rate."""
-        draws = uniform(fold(key, "poisson", clock.round), pool.clients, dtype=torch.float64)
-        return sorted(pool.available.keys() & torch.nonzero(draws < self.rate).flatten().tolist())
+        drawn = words_of(fold(key, "poisson", clock.round), pool.clients, pool.secret)
+        below = (drawn >> 11 & (1 << 53) - 1).double() * 0.5**53 < self.rate
+        return sorted(pool.available.keys() & torch.nonzero(below).flatten().tolist())

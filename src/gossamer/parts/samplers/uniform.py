@@ -6,6 +6,7 @@ from itertools import islice
 
 from gossamer.core.privacy import Sampling
 from gossamer.core.random import Key, fold, permutation
+from gossamer.core.random.private import words_of
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
 
@@ -21,7 +22,10 @@ class Uniform(Sampler):
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         """Return the first available clients in a random order of all clients."""
-        order = _order(fold(key, "cohort", clock.round), pool.clients)
+        if pool.secret:  # the first clients in the order of words from the operating system
+            order = words_of(key, pool.clients, True).argsort(stable=True).tolist()
+        else:
+            order = _order(fold(key, "cohort", clock.round), pool.clients)
         return sorted(islice((client for client in order if client in pool.available), pool.count))
 
 

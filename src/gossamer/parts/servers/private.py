@@ -27,7 +27,7 @@ from gossamer.core.server import Server
 from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.parts.servers.adaptive_clip import AdaptiveClip
 from gossamer.parts.servers.mean import Mean, Sum
-from gossamer.parts.servers.private_sum import BoundPrivateServer, ClippedSum, PrivateServer, poisson_cohort
+from gossamer.parts.servers.private_sum import BoundPrivateServer, ClippedSum, PrivateServer, known
 
 NORM = "clip"
 """The entry of the server state with the clipping norm of the next round, if it is adapted."""
@@ -55,7 +55,7 @@ class PrivateMean(PrivateServer):
         """Return the server for one network and its clients."""
         self.check(context)
         fields = {**vars(self), "mean": self.mean.bind(context)}
-        return BoundPrivateMean(**fields, key=context.network.key, cohort=poisson_cohort(context))
+        return BoundPrivateMean(**fields, **known(context))
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the Gaussian mechanism, composed over the rounds."""

@@ -21,6 +21,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,12 +76,10 @@ class PrivateServer(Server, PrivatePart):
     Args:
         clip: largest norm of an update; larger ones are scaled down to it
         noise_multiplier: standard deviation of the noise of the sum, divided by ``clip``; 0 adds none
-        secure_noise: noise from the operating system's generator, as real use needs; it is not reproducible
     """
 
     clip: float = 1.0
     noise_multiplier: float = 1.0
-    secure_noise: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -132,10 +131,11 @@ class PrivateServer(Server, PrivatePart):
         )
 
 
-def poisson_cohort(context: Context) -> float | None:
-    """Return the expected number of clients per round with Poisson sampling; none with other samplers."""
-    sampler = context.sampler
-    return sampler.expected(context.clients, 0) if sampler.scheme == "poisson" else None
+def known(context: Context) -> dict[str, Any]:
+    """Return the fields of ``BoundPrivateServer`` that follow from the run."""
+    sampler, network = context.sampler, context.network
+    expected = sampler.expected(context.clients, 0) if sampler.scheme == "poisson" else None
+    return {"key": network.key, "cohort": expected, "secure_noise": network.secure_noise}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +145,12 @@ class BoundPrivateServer(MeasuredServer, PrivateServer):
     Args:
         key: the run's key
         cohort: the expected number of clients with Poisson sampling; none: the number of clients that are asked
+        secure_noise: whether noise comes from the operating system, as all that protects anybody does, or from the key
     """
 
     key: Key
     cohort: float | None
+    secure_noise: bool
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> ClippedSum:
         """Return an empty sum."""

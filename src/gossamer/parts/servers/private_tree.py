@@ -15,9 +15,22 @@ digits of t. So its variance is that of at most log2(t) + 1 draws, not of t, and
 round is in at most log2(T) + 1 nodes. The guarantee needs no random sampling, but depends on how often a client takes
 part.
 
-After ``restart_every`` rounds, a new tree starts from the current model, with velocity 0. The noise of a node follows
-from the run's key and its position. With ``secure_noise`` it cannot be drawn again, so the nodes in use are kept in the
-server state.
+**The estimates of Honaker** (Efficient Use of Differentially Private Binary Trees, TPDP 2015; from below, as in Kairouz
+et al.). The sum of a node is also that of its two children, which have noise of their own. With ``honaker``, the noise
+of a node is replaced by that of the best estimate from all nodes below, in units of (z c)^2:
+
+    E_l = V_l N_l + (1 - V_l) (E of the left child + E of the right child),      V_l = 1 / (2 - 2**-l)
+
+V_l is its variance: 1 for a leaf, 2/3 above two leaves, and almost 1/2 for large nodes. It follows from the weights of
+two independent estimates with variances 1 and 2 V_(l-1). Nodes with an odd index count for the guarantee then too
+(``parts.privacy.tree``). For a client that takes part once they cost nothing; for one that takes part in every round
+the squared sensitivity is a third larger, which is less than what is gained: at the same epsilon, the mean variance of
+the rounds is 0.58 of that without Honaker for 1,600 rounds of the first kind, and 0.78 for 1,000 of the second. A node
+needs its children no longer, so the estimates are made as rounds end, like a binary counter, and as many are kept as t
+has binary ones.
+
+After ``restart_every`` rounds, a new tree starts from the current model, with velocity 0. In a simulation with noise
+from the seed, the noise of a node follows from the run's key and its position.
 
 Server state in addition to the model:
 
@@ -26,7 +39,7 @@ Server state in addition to the model:
     velocity    v_t, with momentum
     tree        the number of the current tree, -1 before the first round
     cohort      m, the expected number of clients in the tree's first round
-    nodes       with ``secure_noise``: the noise of the nodes in use, by level and index
+    nodes       the noise of the nodes that cover 1 to t, or of their estimates, by level and index
 """
 
 import math
@@ -41,7 +54,7 @@ from gossamer.core.exchange import Context
 from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import fold
 from gossamer.core.types import Clock, Layout, Params, State
-from gossamer.parts.servers.private_sum import BoundPrivateServer, ClippedSum, PrivateServer, poisson_cohort
+from gossamer.parts.servers.private_sum import BoundPrivateServer, ClippedSum, PrivateServer, known
 
 
 def prefix(rounds: int) -> list[tuple[int, int]]:
@@ -53,6 +66,20 @@ def prefix(rounds: int) -> list[tuple[int, int]]:
     return [(level, (rounds >> level) - 1) for level in reversed(range(rounds.bit_length())) if rounds >> level & 1]
 
 
+def _named(rounds: int) -> dict[str, tuple[int, int]]:
+    """Return the nodes of ``prefix`` by their names in the server state."""
+    return {f"{level}.{index}": (level, index) for level, index in prefix(rounds)}
+
+
+def node_variance(level: int) -> float:
+    """Return V_l, the variance of Honaker's estimate of a node, divided by that of its own noise.
+
+    >>> node_variance(0), round(node_variance(1), 4)
+    (1.0, 0.6667)
+    """
+    return 1 / (2 - 0.5**level)
+
+
 @dataclass(frozen=True)
 class TreeMean(PrivateServer):
     """Sum of clipped updates since the start with tree noise, which guarantees the privacy of each client.
@@ -61,11 +88,13 @@ class TreeMean(PrivateServer):
         server_lr: server learning rate, the factor of the mean update
         momentum: server momentum
         restart_every: number of rounds of a tree; none has one tree for the whole run
+        honaker: estimate sums from all nodes, so that they have less noise; else from the nodes that cover them
     """
 
     server_lr: float = 1.0
     momentum: float = 0.0
     restart_every: int | None = None
+    honaker: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,14 +108,14 @@ class TreeMean(PrivateServer):
     def bind(self, context: Context) -> "BoundTreeMean":
         """Return the server for one network and its clients."""
         self.check(context)
-        return BoundTreeMean(**vars(self), key=context.network.key, cohort=poisson_cohort(context))
+        return BoundTreeMean(**vars(self), **known(context))
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the tree, given how often a client takes part."""
         self.check_noise()
         from gossamer.parts.privacy.tree import tree as tree_guarantee  # imported here: it needs an optional package
 
-        return tree_guarantee(self.noise_multiplier, participation, self.restart_every)
+        return tree_guarantee(self.noise_multiplier, participation, self.restart_every, honaker=self.honaker)
 
 
 @dataclass(frozen=True)
@@ -120,7 +149,7 @@ class BoundTreeMean(BoundPrivateServer, TreeMean):
             **({"velocity": zeros} if self.momentum else {}),
             "tree": torch.tensor(number, device=device),
             "cohort": torch.tensor(cohort, dtype=torch.float64, device=device),
-            **({"nodes": {}} if self.secure_noise else {}),
+            "nodes": {},
         }
 
     def finish(self, state: State, acc: ClippedSum, clock: Clock) -> State:
@@ -130,25 +159,38 @@ class BoundTreeMean(BoundPrivateServer, TreeMean):
         number, before = divmod(clock.round, self.restart_every) if self.restart_every else (0, clock.round)
         if int(state["tree"]) != number:
             state = {**state, **self._planted(state["params"], number, acc.expected)}
-        total, nodes = state["sum"] + acc.total, self._nodes(state, number, before + 1)
+        total, nodes = state["sum"] + acc.total, self.nodes(state, number, before + 1)
         drift = (total + sum(nodes.values())) / state["cohort"]
         if self.momentum:
             drift = state["velocity"] * self.momentum + drift
             state = {**state, "velocity": drift}
-        if self.secure_noise:
-            state = {**state, "nodes": nodes}
-        spread = self.deviation * math.sqrt(len(nodes)) / float(state["cohort"])
+        spread = self.deviation * math.sqrt(self.variance(before + 1)) / float(state["cohort"])
         acc.figures |= {"norm": acc.clip, "noise": spread, "clients": float(state["cohort"])}
-        return {**state, "sum": total, "params": self._moved(state["initial"], drift * self.server_lr)}
+        moved = self._moved(state["initial"], drift * self.server_lr)
+        return {**state, "sum": total, "nodes": nodes, "params": moved}
 
-    def _nodes(self, state: State, number: int, rounds: int) -> dict[str, Tensor]:
+    def variance(self, rounds: int) -> float:
+        """Return the variance of the noise of the sum of the first rounds, divided by that of a node."""
+        return sum(node_variance(level) if self.honaker else 1.0 for level, _ in prefix(rounds))
+
+    def nodes(self, state: State, number: int, rounds: int) -> dict[str, Tensor]:
         """Return the noise of the nodes that cover the first rounds of a tree, by level and index."""
-        old, total = state.get("nodes", {}), state["sum"]
-        found = {}
-        for level, index in prefix(rounds):
-            name = f"{level}.{index}"
-            key = fold(self.key, "tree", number, level, index)
-            found[name] = old[name] if name in old else self.noise(key, len(total), self.deviation, total.device)
+
+        def drawn(level: int, index: int) -> Tensor:
+            key, total = fold(self.key, "tree", number, level, index), state["sum"]
+            return self.noise(key, len(total), self.deviation, total.device)
+
+        found: dict[str, Tensor] = dict(state["nodes"])
+        if not self.honaker:
+            return {name: found[name] if name in found else drawn(*at) for name, at in _named(rounds).items()}
+        done = sum(1 << int(name.partition(".")[0]) for name in found)
+        for leaf in range(done, rounds):  # more than one if no client was asked in the rounds before
+            level, index, estimate = 0, leaf, drawn(0, leaf)
+            while index % 2:  # both children of the parent are complete
+                left, level, index = found.pop(f"{level}.{index - 1}"), level + 1, index // 2
+                own = node_variance(level)
+                estimate = drawn(level, index) * own + (left + estimate) * (1 - own)
+            found[f"{level}.{index}"] = estimate
         return found
 
     def _moved(self, initial: Params, drift: Tensor) -> Params:

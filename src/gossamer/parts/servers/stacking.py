@@ -18,7 +18,7 @@ product.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from gossamer.core import tree
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import Arrival, Assignment, Context
-from gossamer.core.random import Key, fold, uniform
+from gossamer.core.random import Key, Purpose, fold, uniform
 from gossamer.core.server import ReplayableServer, Server
 from gossamer.core.types import Clock, Params, State
 from gossamer.core.untrusted import LARGEST, TOO_LARGE, largest
@@ -36,6 +36,9 @@ from gossamer.core.view import View
 from gossamer.parts.adapters.lora import A, B, LowRankLayer
 from gossamer.parts.servers.mean import Mean, Weighting
 from gossamer.parts.views.rank_slice import BoundRankSlice
+
+STACKING = "stacking"
+"""The purpose of the keys of new matrices."""
 
 
 class StackedLayer(NamedTuple):
@@ -109,6 +112,10 @@ class BoundStacking(ReplayableServer, Stacking):
         """The three tensors of each adapted layer."""
         return tuple(frozenset({layer.weight, layer.down, layer.up}) for layer in self.layers)
 
+    def purposes(self, version: int) -> Iterable[Purpose]:
+        """Return the new matrices of the round."""
+        yield STACKING, version
+
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Stack:
         """Return empty sums."""
         start: Params = state["params"]
@@ -143,7 +150,7 @@ class BoundStacking(ReplayableServer, Stacking):
             mean = total / weight
             new[name] = params[name] + mean * scales.get(name, 1.0)
         for layer in self._of(params):
-            new[layer.down] = restarted(params[layer.down], fold(self.key, "stacking", clock.round, layer.down))
+            new[layer.down] = restarted(params[layer.down], fold(self.key, STACKING, clock.round, layer.down))
             new[layer.up] = torch.zeros_like(params[layer.up])
         return {**state, "params": new}
 

@@ -18,25 +18,33 @@ beyond the drawn samples are other samples of the client, whose gradients are co
 more rows has twice as many, and so on, so that no sample is left out and the sampling is exactly Poisson. The price is
 the computation of the additional rows: half as many as the samples for batches of 16, and 1/8 for batches of 256.
 
+With noise of the operating system, batches are drawn from it too: the guarantee counts on nobody knowing them.
+
 The guarantee holds for the model that a client sends. The number of samples and the number of steps count as public.
 The mean loss that a client reports and metrics on its samples are not protected.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.errors import require, wrong
+from gossamer.core.exchange import Context
 from gossamer.core.privacy import Guarantee, Participation, PrivatePart
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.random.normal import normal_like, system_normal_like
+from gossamer.core.random.private import words_of
 from gossamer.core.solver import Draw, PerSampleSolver
 from gossamer.core.types import Params
 from gossamer.parts.solvers.sgd import SGD
+
+Drawn = npt.NDArray[np.bool_]
+"""Whether each sample of a client is in a batch."""
 
 SPREAD = 2.0
 """Standard deviations of the size of a batch above its mean that its rows have room for."""
@@ -57,12 +65,10 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
         proximal: proximal term towards the received model (mu of FedProx)
         schedule: learning rate schedule: constant, exponential:RATE, steps:AT+AT,RATE or cosine
         noise_multiplier: standard deviation of the noise in each step, divided by clip
-        secure_noise: draw noise from the operating system's generator; needed for real use, and not reproducible
     """
 
     clip: float = 1.0
     noise_multiplier: float = 1.0
-    secure_noise: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -71,10 +77,18 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
         )
         super().__post_init__()
 
+    def bind(self, context: Context) -> "BoundDPSGD":
+        """Refuse networks without gradients of single samples, and learn where noise comes from."""
+        super().bind(context)
+        return BoundDPSGD(**{**vars(self), "secure_noise": context.network.secure_noise})
+
     @property
     def eager(self) -> bool:
         """Whether the operating system's generator is asked in every step."""
-        return self.secure_noise
+        return self._secure()
+
+    def _secure(self) -> bool:
+        return False
 
     def expected(self, samples: int) -> float:
         """Return the expected number of samples in a batch."""
@@ -84,7 +98,13 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
         """Return the samples of each step, drawn independently, and other samples up to a common number of rows."""
         rate, rows = self.expected(samples) / samples, self.rows(samples)
         steps = self.steps or self.epochs * self.batches(samples)
-        return [_poisson(samples, rate, rows, fold(key, "step", step)) for step in range(steps)]
+        return [_poisson(self._in(samples, rate, fold(key, "step", step)), rows) for step in range(steps)]
+
+    def _in(self, samples: int, rate: float, key: Key) -> Drawn:
+        """Return which samples are in a batch. The guarantee counts on nobody knowing it, as it does with noise."""
+        if not self._secure():
+            return uniform(key, samples, dtype=torch.float64).numpy() < rate
+        return ((words_of(key, samples, True) >> 11 & (1 << 53) - 1).double() * 0.5**53).numpy() < rate
 
     def rows(self, samples: int) -> int:
         """Return the number of rows: 2 standard deviations above the expected number of samples, at most all."""
@@ -100,7 +120,7 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
     def release(self, total: Params, expected: Tensor, key: Tensor, step: Tensor) -> Params:
         """Add the noise, and divide by the expected size of a batch."""
         deviation = self.noise_multiplier * self.clip
-        if self.secure_noise and deviation:
+        if self._secure() and deviation:
             noise = system_normal_like(total)
             total = {name: (value.double() + deviation * noise[name]).to(value.dtype) for name, value in total.items()}
         elif deviation:
@@ -148,14 +168,28 @@ class LargestEpsilon(Guarantee):
 
     of: tuple[Guarantee, ...] = ()
 
-    def epsilon(self, rounds: int, delta: float) -> float:
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the largest epsilon."""
-        return max(each.epsilon(rounds, delta) for each in self.of)
+        return max(each.epsilon(rounds, delta, again) for each in self.of)
 
 
-def _poisson(samples: int, rate: float, rows: int, key: Key) -> Draw:
-    """Draw each sample with a probability; the others follow in their order, up to a multiple of a number of rows."""
-    drawn = uniform(key, samples, dtype=torch.float64).numpy() < rate
+@dataclass(frozen=True)
+class BoundDPSGD(DPSGD):
+    """``DPSGD`` in one run.
+
+    Args:
+        secure_noise: whether noise and batches come from the operating system, as all that protects anybody does, or
+            from the client's key
+    """
+
+    secure_noise: bool = field(default=False, kw_only=True)
+
+    def _secure(self) -> bool:
+        return self.secure_noise
+
+
+def _poisson(drawn: Drawn, rows: int) -> Draw:
+    """Return a batch; the other samples follow in their order, up to a multiple of a number of rows."""
     count = int(drawn.sum())
-    room = min(samples, rows * max(1, -(-count // rows)))
+    room = min(len(drawn), rows * max(1, -(-count // rows)))
     return Draw(np.argsort(~drawn, kind="stable")[:room].astype(np.int64, copy=False), count)

@@ -14,7 +14,7 @@ The upload has the sums (``gossamer.parts.codecs.Seeds``). The global model is t
 directions, so the download has K numbers (``gossamer.parts.servers.SeedSums``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -23,12 +23,15 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, Sections
-from gossamer.core.random import Key, draws, fold
+from gossamer.core.random import Key, Purpose, draws, fold
 from gossamer.core.random.directions import DirectionKind
 from gossamer.core.solver import Hyperparams, Loss, Span, StepKeys
 from gossamer.core.types import Params, State
 from gossamer.parts.solvers.differences import Along, DifferenceSolver, clipped, numbered
 from gossamer.parts.solvers.schedules import Constant, LRSchedule
+
+SEEDS = "seeds"
+"""The purpose of the key of the directions."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class KSeed(DifferenceSolver):
     def bind(self, context: Context) -> "BoundKSeed":
         """Return the solver with the directions of the run."""
         super().bind(context)
-        return BoundKSeed(**vars(self), layers=numbered(context), at=fold(context.shared_key(self.seed), "seeds"))
+        return BoundKSeed(**vars(self), layers=numbered(context), at=fold(context.shared_key(self.seed), SEEDS))
 
     @property
     def span(self) -> Span:
@@ -99,6 +102,10 @@ class BoundKSeed(KSeed):
 
     layers: Mapping[str, int] = field(default_factory=dict)
     at: Key = Key(0, 0)
+
+    def purposes(self) -> Iterable[Purpose]:
+        """Return the directions of the run."""
+        return [(SEEDS,)] if self.seed is None else ()
 
     def direction_key(self, codec: Key) -> Key:
         """Return the key of the run's directions."""

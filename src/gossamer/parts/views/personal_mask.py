@@ -10,7 +10,7 @@ next round, if the upload arrived. Otherwise client and server both keep the old
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -22,7 +22,7 @@ from gossamer.core import tree
 from gossamer.core.bits import bits, unbits
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo
-from gossamer.core.random import Key, fold, uniform, words
+from gossamer.core.random import Key, Purpose, fold, uniform, words
 from gossamer.core.types import Clock, Params, Part, Payload, State
 from gossamer.core.view import View
 from gossamer.parts.views import masks
@@ -33,6 +33,9 @@ Trained = tuple[tuple[str, torch.Size], ...]
 
 LOWEST = torch.iinfo(torch.int64).min
 """XOR with this value flips the sign bit, so that signed words sort in unsigned order."""
+
+MASK = "mask"
+"""The purpose of the keys of initial masks."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,11 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
     def first(self, client: int) -> State:
         """Return a random mask with the required number of entries per tensor."""
         return {"mask": _first(self, client if self.own_init else None)}
+
+    def purposes(self, client: int) -> Iterable[Purpose]:
+        """Return the initial masks: those of the client alone, or those that all clients share."""
+        own = (client,) if self.own_init else ()
+        return [] if self.seed is not None else [(MASK, name, *own) for name in _counts(self)]
 
     def rate_at(self, clock: Clock) -> float:
         """Return the fraction of the mask's entries that is dropped in a round."""
@@ -154,7 +162,7 @@ def _first(view: BoundPersonalMask, client: int | None) -> Bits:
     """Return the initial mask of a client, or of all clients: the first entries of a random permutation."""
     shapes, found = dict(view.shapes), {}
     for name, count in _counts(view).items():
-        at = fold(view.at, "mask", name, *([] if client is None else [client]))
+        at = fold(view.at, MASK, name, *([] if client is None else [client]))
         found[name] = bits(masks.smallest(words(at, shapes[name].numel()) ^ LOWEST, count))
     return found
 

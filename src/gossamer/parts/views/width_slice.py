@@ -11,6 +11,7 @@ channels of a group. The choice of channels depends on ``order``:
     random     drawn anew for each client, round and group (Deng et al., Algorithm 1)
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,12 +21,12 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Context, Network
-from gossamer.core.random import Key, fold, permutation
+from gossamer.core.random import Key, Purpose, fold, permutation
 from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.view import NestedView, View
 from gossamer.fleet.capacity import Capacities, Shares, capacity, check_capacities, held
 from gossamer.fleet.fleet import AIR, Fleet, fitting
-from gossamer.parts.views.windows import offset_index
+from gossamer.parts.views.windows import WINDOWS, offset_index
 from gossamer.tasks.widths import Ties, Widths
 
 Order = Literal["static", "rolling", "shuffled", "random"]
@@ -120,6 +121,10 @@ class BoundWidthSlice(NestedView, WidthSlice):
             if held(size, share) < size or self.loose
         }
         return self.widths.part(channels, tree.device(like))
+
+    def purposes(self, client: int) -> Iterable[Purpose]:
+        """Return the order of the offsets, which is that of all clients."""
+        return [(WINDOWS,)] if self.order == "shuffled" and self.seed is None else ()
 
     def _chosen(self, group: str, size: int, count: int, start: int, round_: int, key: Key) -> Tensor:
         if self.order == "random":

@@ -5,16 +5,20 @@ https://arxiv.org/abs/2511.06132.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context
-from gossamer.core.random import Key, fold, permutation
+from gossamer.core.random import Key, Purpose, fold, permutation
 from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.view import BoundView, View
 from gossamer.fleet.capacity import Capacities, capacity, check_shares
+
+WINDOWS = "windows"
+"""The purpose of the key that shuffles the offsets."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,10 @@ class BoundWindows(BoundView, Windows):
         """Return the number of the window offset in a round."""
         return offset_index(self.offsets, self.at, round_) if self.shuffled else round_ % self.offsets
 
+    def purposes(self, client: int) -> Iterable[Purpose]:
+        """Return the order of the offsets, which is that of all clients."""
+        return [(WINDOWS,)] if self.shuffled and self.seed is None else ()
+
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """Return the masks of the window. A capacity of 1 gives the whole model."""
         names = sorted(name for name, tensor in like.items() if tensor.dim() >= self.min_dim)
@@ -78,4 +86,4 @@ class BoundWindows(BoundView, Windows):
 def offset_index(offsets: int, key: Key, round_: int) -> int:
     """Return the number of a round's offset, when each epoch visits all offsets in its own random order."""
     epoch, number = divmod(round_, offsets)
-    return int(permutation(fold(key, "windows", epoch), offsets)[number])
+    return int(permutation(fold(key, WINDOWS, epoch), offsets)[number])

@@ -106,10 +106,11 @@ def test_clients_share_the_rotation_and_draw_their_own_noise() -> None:
         assert any(not torch.equal(one[name], other[name]) for name in one)
         again = of_client(codec, 1).encode(x, here, KEY)
         assert all(torch.equal(one[name], again[name]) for name in one)
-        secure = replace(codec, secure_noise=True)
-        first, second = (secure.encode(x, here, KEY) for _ in range(2))
+        secure = codec.bind(context(codec, "a protocol", 500, secure_noise=True))
+        first, second = (of_client(secure, 1).encode(x, here, KEY) for _ in range(2))
         assert any(not torch.equal(first[name], second[name]) for name in first)
         assert not secure.exact
+        assert codec.bind(context(codec, "a protocol", 500)).exact
 
 
 def test_poisson_binomial_is_unbiased_inside_the_clip() -> None:
@@ -181,8 +182,8 @@ def test_memory_behind_the_noise_is_refused() -> None:
         LocalGaussian(codec=Feedback(TopK(0.1)))
 
 
-def context(codec: Codec, secure: object, size: int = 5000) -> Any:
-    network = SimpleNamespace(outline=lambda: {"w": torch.zeros(size)})
+def context(codec: Codec, secure: object, size: int = 5000, secure_noise: bool = False) -> Any:
+    network = SimpleNamespace(outline=lambda: {"w": torch.zeros(size)}, secure_noise=secure_noise)
     return SimpleNamespace(exchange=SimpleNamespace(codec=codec, secure=secure), network=network)
 
 

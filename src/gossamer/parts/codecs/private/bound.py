@@ -1,4 +1,4 @@
-"""What private codecs learn when they are bound: the number of entries of the model, and whether sums are secure."""
+"""What private codecs learn when they are bound: the size of the model, and whether sums are secure."""
 
 from gossamer.core.codec import Codec, CodecMemory
 from gossamer.core.errors import ConfigError

@@ -76,7 +76,6 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
         dropouts: the share of them that may drop out without a weaker guarantee; each client adds more noise for it
         bits: the number of bits per entry of one client's values
         rotate: rotate updates at random, so that all entries are small
-        secure_noise: draw noise from the operating system's generator, as real use needs; not reproducible
     """
 
     clip: float = 1.0
@@ -85,7 +84,6 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
     dropouts: float = 0.0
     bits: int = 16
     rotate: bool = True
-    secure_noise: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -99,7 +97,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
     @property
     def exact(self) -> bool:
         """Whether noise follows from the key."""
-        return not self.secure_noise
+        return not self._secure()
 
     @property
     def common(self) -> bool:
@@ -127,7 +125,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
                 f"{self._name} needs secure aggregation: the noise of one client alone is too small to protect it. "
                 "Use --secure, or local privacy (LocalGaussian, PoissonBinomial)"
             )
-        return self._with(size=entries(context))
+        return self._with(size=entries(context), secure_noise=context.network.secure_noise)
 
     def fewest(self, cohort: int) -> int:
         """Return the number of clients whose noise is that of the guarantee."""
@@ -156,7 +154,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
         y = self._rotated(clipped(finite(x, "change"), self.clip), key) * (1 / grid.step)
         whole = rounded(y, norm_bound(grid.clip, layout.size), fold(own, "rounding")).clamp_(-grid.inner, grid.inner)
         at = fold(own, "noise")
-        noise = draw(self.weights, grid.variance, at, layout.size, secure=self.secure_noise, device=x.device)
+        noise = draw(self.weights, grid.variance, at, layout.size, secure=self._secure(), device=x.device)
         return pack(whole + noise + grid.top, self.bits)
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
@@ -192,6 +190,9 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
     def _own(self, key: Key) -> Key:
         return key
 
+    def _secure(self) -> bool:
+        return False
+
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the noisy sums. Only a bound codec has one, since it depends on the model's size."""
         raise ConfigError(f"{self._name} must be bound to a network before its guarantee is known")
@@ -204,16 +205,21 @@ class BoundNoise(DistributedNoise):
     Args:
         size: the number of entries of the model
         client: the client's number; none at the server
+        secure_noise: whether noise comes from the operating system, as all that protects anybody does, or from the key
     """
 
     size: int = field(default=0, kw_only=True)
     client: int | None = field(default=None, kw_only=True)
+    secure_noise: bool = field(default=False, kw_only=True)
 
     def _size(self, layout: Layout) -> int:
         return self.size or layout.size
 
     def _own(self, key: Key) -> Key:
         return key if self.client is None else fold(key, "client", self.client)
+
+    def _secure(self) -> bool:
+        return self.secure_noise
 
     def divergence(self, order: float, replaced: bool = False) -> float:
         """Return the Rényi divergence of one round, without one client or with a replaced one."""

@@ -9,7 +9,7 @@ with the same epsilon.
 Noise is added in float64 and rounded to the type of the model afterwards.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -35,13 +35,11 @@ class LocalGaussian(CodecWrapper, PrivatePart):
     Args:
         clip: the largest norm of an update; longer ones are scaled down
         noise_multiplier: the standard deviation of the noise of each entry, divided by ``clip``
-        secure_noise: draw noise from the operating system's generator, as real use needs; not reproducible
         codec: the codec of the noisy update
     """
 
     clip: float = 1.0
     noise_multiplier: float = 0.5
-    secure_noise: bool = False
     codec: Codec = Dense()
 
     def __post_init__(self) -> None:
@@ -54,26 +52,31 @@ class LocalGaussian(CodecWrapper, PrivatePart):
     @property
     def exact(self) -> bool:
         """Whether noise follows from the key, and the other codec is exact."""
-        return self.codec.exact and not self.secure_noise
+        return self.codec.exact and not self._secure()
 
-    def bind(self, context: Context) -> "LocalGaussian":
-        """Bind the other codec."""
+    def bind(self, context: Context) -> "BoundLocalGaussian":
+        """Bind the other codec, and learn where noise comes from."""
         check_outermost(self, context)
-        return replace(self, codec=self.codec.bind(context))
+        return self._with(codec=self.codec.bind(context), secure_noise=context.network.secure_noise)
 
     def of_client(self, client: int) -> "BoundLocalGaussian":
         """Return the codec with the draws of a client, also if all clients of a round have the same key."""
-        known: dict[str, Any] = {**vars(self), "codec": of_client(self.codec, client), "client": client}
-        return BoundLocalGaussian(**known)
+        return self._with(codec=of_client(self.codec, client), client=client)
+
+    def _with(self, **known: Any) -> "BoundLocalGaussian":
+        return BoundLocalGaussian(**{**vars(self), **known})
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the payload of the clipped and noisy update."""
-        noise = gaussian(fold(self._own(key), "local-gaussian"), layout.size, secure=self.secure_noise, device=x.device)
+        noise = gaussian(fold(self._own(key), "local-gaussian"), layout.size, secure=self._secure(), device=x.device)
         noisy = clipped(finite(x, "change"), self.clip) + noise * (self.noise_multiplier * self.clip)
         return self.codec.encode(noisy.to(layout.dtype), layout, key)
 
     def _own(self, key: Key) -> Key:
         return key
+
+    def _secure(self) -> bool:
+        return False
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of each client's messages. Who takes part is known, so sampling does not amplify it."""
@@ -90,9 +93,18 @@ class LocalGaussian(CodecWrapper, PrivatePart):
 
 @dataclass(frozen=True)
 class BoundLocalGaussian(LocalGaussian):
-    """``LocalGaussian`` at one client."""
+    """``LocalGaussian`` in one run, and at one client.
 
-    client: int = field(kw_only=True)
+    Args:
+        client: the client's number; none at the server
+        secure_noise: whether noise comes from the operating system, as all that protects anybody does, or from the key
+    """
+
+    client: int | None = field(default=None, kw_only=True)
+    secure_noise: bool = field(default=False, kw_only=True)
 
     def _own(self, key: Key) -> Key:
-        return fold(key, "client", self.client)
+        return key if self.client is None else fold(key, "client", self.client)
+
+    def _secure(self) -> bool:
+        return self.secure_noise

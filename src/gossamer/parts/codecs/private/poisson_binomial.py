@@ -56,7 +56,6 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
         trials: the number of bits per entry
         spread: the range of rotated entries, in standard deviations; larger entries are clipped
         dropouts: the share of the clients of a round that may drop out of the sum, under secure aggregation
-        secure_noise: draw bits from the operating system's generator, as real use needs; not reproducible
     """
 
     clip: float = 1.0
@@ -64,7 +63,6 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     trials: int = 1
     spread: float = 4.0
     dropouts: float = 0.0
-    secure_noise: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -78,7 +76,7 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     @property
     def exact(self) -> bool:
         """Whether the bits follow from the key."""
-        return not self.secure_noise
+        return not self._secure()
 
     @property
     def common(self) -> bool:
@@ -88,7 +86,8 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     def bind(self, context: Context) -> "BoundPoissonBinomial":
         """Learn the number of entries, and whether the server sees only sums."""
         check_outermost(self, context)
-        return self._with(size=entries(context), secure=is_secure(context))
+        here = context.network.secure_noise
+        return self._with(size=entries(context), secure=is_secure(context), secure_noise=here)
 
     def of_client(self, client: int) -> "BoundPoissonBinomial":
         """Return the codec with the draws of a client."""
@@ -107,7 +106,7 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
 
     def _flips(self, chance: Tensor, key: Key) -> Tensor:
         """Return ones with these probabilities, and zeros, as uint8."""
-        drawn = words_of(key, len(chance), self.secure_noise, device=chance.device)
+        drawn = words_of(key, len(chance), self._secure(), device=chance.device)
         uniform = (drawn >> 11 & (1 << 53) - 1).double() * 0.5**53
         return (uniform < chance).view(torch.uint8)
 
@@ -163,6 +162,9 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     def _own(self, key: Key) -> Key:
         return key
 
+    def _secure(self) -> bool:
+        return False
+
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee. Only a bound codec has one, since it depends on the model's size."""
         raise ConfigError("PoissonBinomial must be bound to a network before its guarantee is known")
@@ -176,17 +178,22 @@ class BoundPoissonBinomial(PoissonBinomial, SharedNoise):
         size: the number of entries of the model
         secure: whether the server sees only sums
         client: the client's number; none at the server
+        secure_noise: whether bits come from the operating system, as all that protects anybody does, or from the key
     """
 
     size: int = field(default=0, kw_only=True)
     secure: bool = field(default=False, kw_only=True)
     client: int | None = field(default=None, kw_only=True)
+    secure_noise: bool = field(default=False, kw_only=True)
 
     def _size(self, layout: Layout) -> int:
         return self.size or layout.size
 
     def _own(self, key: Key) -> Key:
         return key if self.client is None else fold(key, "client", self.client)
+
+    def _secure(self) -> bool:
+        return self.secure_noise
 
     def fewest(self, cohort: int) -> int:
         """Return the number of clients whose random bits are those of the guarantee."""

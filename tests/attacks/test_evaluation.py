@@ -1,0 +1,108 @@
+"""Attacks on evaluation: metrics that nodes send in clear, and models that a server asks them to judge.
+
+In version 0.2 (commit 86513a0), nodes sent the loss and the accuracy on their own test samples under ``--secure`` and
+under ``--dp local``, under ``--dp local`` their training loss too, and answered any number of questions about any
+model.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message, MessageType
+
+from gossamer import ConfigError, fedavg, fedpm, private, secured, simulate
+from gossamer.core.errors import PayloadError
+from gossamer.core.method import Method
+from gossamer.core.types import Clock
+from gossamer.engines.flower.journal import Journal
+from gossamer.engines.flower.messages import WORDS, content, data
+from gossamer.engines.flower.node import FAULT
+from gossamer.runs.report.evaluation import EVALUATION
+from gossamer.testing import tiny_task
+from helpers.flower_runs import NUMBERS, deploy, nodes
+from helpers.local_grid import LocalGrid
+
+TASK = tiny_task(4)
+HIDING: dict[str, Method] = {
+    "secure": secured(fedpm(steps=2)),
+    "local": private(fedavg(steps=2), "local", noise_multiplier=1.0, task=TASK),
+    "distributed": private(fedavg(steps=2), "distributed", noise_multiplier=1.0, task=TASK, per_round=4),
+}
+OPTIONS: dict[str, Any] = {"rounds": 2, "deadline": 5.0}
+
+
+def told(grid: LocalGrid, kind: str) -> list[dict[str, Any]]:
+    """The named values of all replies to a type of messages."""
+    return [dict(reply.content.config_records[WORDS]) for reply in grid.received if reply.metadata.message_type == kind]
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_a_node_whose_updates_are_hidden_tells_nothing_else(name: str, tmp_path: Path) -> None:
+    """Nothing that a node says in clear depends on its samples: it is the same for all nodes, but for their numbers."""
+    grid = LocalGrid(nodes(HIDING[name], TASK, tmp_path))
+    options = OPTIONS | ({"delta": 1e-3} if name != "secure" else {})
+    run = deploy(HIDING[name], TASK, grid, **options)
+    assert [record["exchanges"][0]["folded"] for record in run.metrics] == [4, 4]
+    for kind in (MessageType.QUERY, MessageType.TRAIN):
+        for number in range(2):
+            said = [{**words, "client": 0} for words in told(grid, kind) if words["round"] == number]
+            assert len({repr(sorted(words.items())) for words in said}) <= 1, kind
+    assert not any("loss" in word or "own" in word for words in told(grid, MessageType.EVALUATE) for word in words)
+    for record in run.metrics:
+        assert "hidden" in record["figures"][EVALUATION]
+        assert not {"personal", "personal_accuracy", "worst_tenth_accuracy"} & record.keys()
+        assert record["train_loss"] is None
+
+
+def asked(grid: LocalGrid, node: int, change: Any) -> dict[str, Any]:
+    """The reply of a node to its last question of an evaluation, after a change of it."""
+    last = [
+        message
+        for message in grid.sent
+        if message.metadata.message_type == MessageType.EVALUATE and message.metadata.dst_node_id == node
+    ][-1]
+    words, sent = dict(last.content.config_records[WORDS]), data(last)
+    again = Message(content(*change(words, sent)), node, MessageType.EVALUATE, ttl=5.0)
+    (number,) = grid.push_messages([again])
+    (reply,) = grid.pull_messages([number])
+    return dict(reply.content.config_records[WORDS])
+
+
+def test_a_node_judges_one_model_per_round(tmp_path: Path) -> None:
+    method = fedavg(steps=2)
+    grid = LocalGrid(nodes(method, TASK, tmp_path))
+    deploy(method, TASK, grid, **OPTIONS)
+    again = asked(grid, NUMBERS[0], lambda words, sent: (words, sent))
+    assert "own_loss" in again, "the same question has the same answer, so that a server can resume"
+    flipped = asked(grid, NUMBERS[0], lambda words, sent: (words, sent[:-1] + bytes([sent[-1] ^ 1])))
+    assert "another model was evaluated in round 2" in flipped[FAULT]
+    for number in (-1, 2, 10**6):
+        other = asked(grid, NUMBERS[0], lambda words, sent, at=number: ({**words, "round": at}, sent))
+        assert "was not announced" in other[FAULT]
+
+
+def test_under_local_privacy_a_node_judges_nothing(tmp_path: Path) -> None:
+    plain, method = fedavg(steps=2), HIDING["local"]
+    grid = LocalGrid(nodes(plain, TASK, tmp_path / "a"))
+    deploy(plain, TASK, grid, **OPTIONS)
+    hiding = LocalGrid(nodes(method, TASK, tmp_path / "b"))
+    hiding.sent = grid.sent
+    found = asked(hiding, NUMBERS[0], lambda words, sent: (words, sent))
+    assert "local privacy does not send them" in found[FAULT]
+
+
+def test_questions_are_remembered_beyond_the_process(tmp_path: Path) -> None:
+    Journal(tmp_path, "run", 3).check_evaluation(Clock(4, 9, 3), b"model")
+    Journal(tmp_path, "run", 3).check_evaluation(Clock(4, 9, 3), b"model")
+    Journal(tmp_path, "run", 3).check_evaluation(Clock(5, 9, 3), b"another")
+    with pytest.raises(PayloadError, match="another model was evaluated in round 5"):
+        Journal(tmp_path, "run", 3).check_evaluation(Clock(4, 9, 3), b"another")
+    with pytest.raises(PayloadError, match="round 10 of 9 was not announced"):
+        Journal(tmp_path, "run", 3).check_evaluation(Clock(9, 9, 3), b"model")
+
+
+def test_weights_by_samples_are_refused_under_local_privacy() -> None:
+    method = HIDING["local"].with_parts(server=fedavg().server)
+    with pytest.raises(ConfigError, match="weighted by numbers of samples, which have no noise"):
+        simulate(method, TASK, rounds=1, delta=1e-3)
