@@ -1,5 +1,6 @@
 """Runs with secure aggregation: exact sums, dropouts in every phase, the same in simulation and on Flower."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,18 +12,22 @@ import torch
 from torch import Tensor
 
 from gossamer import METHODS, ConfigError, RunError, simulate
-from gossamer.core import wire
+from gossamer.core import secure_exchange, wire
 from gossamer.core.channel import AnyDevice, Cost, Receipt
 from gossamer.core.jobs import Folding, Job
 from gossamer.core.method import Method
 from gossamer.core.random import Key
+from gossamer.core.secure import Member
 from gossamer.core.secure_exchange import SCRATCH, BoundSecure
+from gossamer.core.specs import parse
 from gossamer.core.types import Clock, Flops, Payload, State
 from gossamer.engines.flower.messages import PHASE, data, word
 from gossamer.engines.options import Options
 from gossamer.engines.secure import NoSumWarning
 from gossamer.engines.simulation import Simulation
 from gossamer.methods.secure import secured
+from gossamer.parts.codecs import CODECS, OnWeights
+from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.secure import SecAgg
 from gossamer.runs.records import read_metrics
 from gossamer.testing import tiny_task
@@ -226,11 +231,129 @@ def test_an_upload_without_phases_is_refused_by_the_client(monkeypatch: pytest.M
         simulate(SUMMED["masks"], TASK, rounds=1)
 
 
+def _garbage(monkeypatch: pytest.MonkeyPatch, liar: int, rounds: int = 1) -> None:
+    """Let a client deal shares that nobody can read, in its first rounds."""
+    answer, dealt = SecAgg.answer, Counter[int]()
+
+    def lying(this: Any, phase: str, member: Member, request: Payload, scratch: State) -> tuple[Payload, State]:
+        found, scratch = answer(this, phase, member, request, scratch)
+        if phase == "shares" and member.client == liar and dealt[liar] < rounds:
+            dealt[liar] += 1
+            found["sealed"] = found["sealed"] ^ 1
+        return found, scratch
+
+    monkeypatch.setattr(SecAgg, "answer", lying)
+
+
+def test_a_liar_is_named_and_takes_no_part_in_later_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    _garbage(monkeypatch, 3)
+    run = watched(monkeypatch, SUMMED["masks"], rounds=3)
+    first, *later = run.metrics
+    reason = "lied: its shares were unreadable or wrong for 7 of 7 neighbours"
+    assert first["figures"]["secure"]["liars"] == {"3": reason}
+    assert first["failures"] == [{"client": 3, "reason": reason}]
+    assert first["figures"]["secure"]["summed"] == CLIENTS - 1
+    assert all(record["excluded"] == [3] and 3 not in record["clients"] for record in later)
+    total, _ = run.totals[0]
+    assert torch.equal(total, torch.stack([values for (at, _), values in run.values.items() if at == 0]).sum(0))
+
+
+def test_a_resumed_run_leaves_liars_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _garbage(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(SUMMED["masks"], TASK, rounds=3, out=tmp_path / "run", callbacks=_interrupt)
+    result = simulate(SUMMED["masks"], TASK, rounds=3, out=tmp_path / "run", resume=True)
+    assert [record.get("excluded") for record in result.metrics] == [None, [3], [3]]
+
+
+def test_a_client_that_lies_after_its_upload_is_named_and_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = SecAgg.answer
+
+    def lying(this: Any, phase: str, member: Member, request: Payload, scratch: State) -> tuple[Payload, State]:
+        found, scratch = answer(this, phase, member, request, scratch)
+        if phase == "unmask" and member.client == 5:
+            found["shares"] = found["shares"] ^ 1
+        return found, scratch
+
+    monkeypatch.setattr(SecAgg, "answer", lying)
+    run = watched(monkeypatch, SUMMED["masks"], rounds=2)
+    first, second = run.metrics
+    assert "8 of the 8 shares that it revealed" in first["figures"]["secure"]["liars"]["5"]
+    assert first["exchanges"][0]["folded"] == first["figures"]["secure"]["summed"] == CLIENTS
+    assert second["excluded"] == [5]
+
+
+def test_a_model_for_one_client_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server sends one client another model. Its upload cannot be in the sum, and the record says so."""
+    digest, seen = BoundSecure.digest, Counter[int]()
+
+    def other(this: BoundSecure, broadcast: Any) -> bytes:
+        seen["calls"] += 1
+        return b"\1" * 32 if seen["calls"] == 4 else digest(this, broadcast)  # after the server, of the third client
+
+    monkeypatch.setattr(BoundSecure, "digest", other)
+    run = watched(monkeypatch, SUMMED["masks"], rounds=1)
+    (record,) = run.metrics
+    (failure,) = record["failures"]
+    assert failure["client"] == 2
+    assert "lied: its upload is from another model" in failure["reason"]
+    assert record["figures"]["secure"]["summed"] == CLIENTS - 1
+
+
+def test_the_digest_of_the_models_is_computed_once_per_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, feed = Counter[str](), secure_exchange._feed
+
+    def counted(found: Any, value: Any) -> None:
+        calls["models"] += isinstance(value, tuple) and bool(value) and isinstance(value[0], tuple)
+        feed(found, value)
+
+    monkeypatch.setattr(secure_exchange, "_feed", counted)
+    watched(monkeypatch, SUMMED["masks"], rounds=3)
+    assert calls["models"] == 2 * 3  # of the server, and of all clients
+
+
+def test_the_digest_depends_on_names_types_shapes_and_values() -> None:
+    def digest(models: Any, sections: Any = None) -> bytes:
+        found = hashlib.sha256()
+        secure_exchange._feed(found, (models, sections or {}))
+        return found.digest()
+
+    one = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
+    different = [
+        (one,),
+        ({"a": torch.zeros(3, 2), "b": torch.ones(1)},),
+        ({"a": torch.zeros(2, 3), "c": torch.ones(1)},),
+        ({"a": torch.zeros(2, 3).double(), "b": torch.ones(1)},),
+        ({"a": torch.zeros(2, 3), "b": torch.zeros(1)},),
+        ({"a": torch.zeros(2, 3)},),
+        (one, one),
+    ]
+    assert len({digest(models) for models in different}) == len(different)
+    assert digest((dict(reversed(one.items())),)) == digest((one,))
+    assert digest((one,), {"momentum": one}) != digest((one,), {"momentum": {}})
+
+
+@pytest.mark.parametrize("down", ["dense:bfloat16", "delta:eden:2", "eden:4"])
+def test_downlinks_that_send_other_bytes_to_each_client_give_one_digest(down: str) -> None:
+    """What counts is what clients decode: clients that missed a round get more steps to the same model."""
+    method = METHODS["fedavg"](steps=2)
+    link: Any = (
+        Delta.of_spec(down.partition(":")[2]) if down.startswith("delta") else OnWeights(parse(down, CODECS, "codec"))
+    )
+    run = simulated(secured(method.with_parts(down=link)), TASK, rounds=4, per_round=5)
+    assert [record["figures"]["secure"]["summed"] for record in run.metrics] == [5] * 4
+    assert all(not record["failures"] for record in run.metrics)
+
+
 REFUSED: dict[str, tuple[Method, str]] = {
     "weights": (METHODS["fedpm"]().with_parts(server=METHODS["fedavg"]().server), "different weights"),
     "codec": (METHODS["topk"](weights="uniform"), "TopK"),
     "masks per client": (METHODS["fedspa"](), "secure aggregation reveals only a sum"),
-    "model per client": (METHODS["perm"](), "secure aggregation"),
+    "model per client": (METHODS["perm"](), "keeps a model for each client, who must train the same one"),
+    "described view": (METHODS["fedspa"](), "describes the part of each client|sends what changed in each client"),
+    "different parts": (METHODS["heterofl"](), "clients hold different parts of the model"),
+    "several models": (METHODS["ifca"](), "needs every update"),
+    "uploads sent on": (METHODS["fedpm"]().with_parts(down=Delta()), "this downlink sends updates on"),
     "sections per client": (METHODS["scaffold"](), "secure aggregation reveals only a sum"),
     "nothing": (METHODS["local"](), "send no update"),
 }

@@ -90,7 +90,7 @@ def test_records_state_epsilon_where_the_accountant_is_installed() -> None:
 
 def test_sums_in_the_clear_are_those_of_secure_aggregation() -> None:
     pytest.importorskip("cryptography")
-    pytest.importorskip("Crypto")
+    pytest.importorskip("cryptography")
     from gossamer.methods.secure import secured
 
     base, task = METHODS["signsgd"](steps=2, scale=0.1, weights="uniform"), tiny_task(CLIENTS)
