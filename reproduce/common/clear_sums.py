@@ -5,15 +5,22 @@ the sum is the one of ``SecAgg``, bit for bit, and so is the size of the vector.
 protects nobody. It needs no package for cryptography, and a round takes no longer than one without it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gossamer.core.errors import PayloadError
-from gossamer.core.random import Key
-from gossamer.core.secure import Ring, SecureAggregation, SecureRound, SumSegment, TooFewClientsError
+from gossamer.core.secure import (
+    Member,
+    Ring,
+    Roster,
+    SecureAggregation,
+    SecureRound,
+    SumSegment,
+    TooFewClientsError,
+)
 from gossamer.core.types import Payload, State
 from gossamer.parts.secure.masks import add_packed, joined, lanes_of, packed, rings, zeros
 
@@ -54,6 +61,16 @@ class ClearRound(SecureRound):
         """The clients that sent their vectors."""
         return sorted(self._summed)
 
+    @property
+    def liars(self) -> Mapping[int, str]:
+        """Nobody: there is nothing to lie about."""
+        return {}
+
+    @property
+    def reach(self) -> float:
+        """Nothing is hidden, so that nobody can add more than its limit."""
+        return 1.0
+
 
 @dataclass(frozen=True)
 class ClearSums(SecureAggregation):
@@ -62,16 +79,24 @@ class ClearSums(SecureAggregation):
     def check_cohort(self, clients: int) -> None:
         """Accept any number of clients."""
 
-    def begin(self, clients: Sequence[int], segments: Sequence[SumSegment], key: Key) -> SecureRound:
+    def begin(
+        self, clients: Sequence[int], segments: Sequence[SumSegment], topic: bytes, roster: Roster, models: bytes
+    ) -> SecureRound:
         """Begin a round."""
         return ClearRound(clients, rings(segments, len(clients)))
 
-    def answer(self, phase: str, client: int, request: Payload, scratch: State) -> tuple[Payload, State]:
+    def answer(self, phase: str, member: Member, request: Payload, scratch: State) -> tuple[Payload, State]:
         """Refuse every phase: there is none besides training."""
         raise PayloadError(f"expected no phase, got {phase!r}")
 
     def protect(
-        self, values: Tensor, segments: Sequence[SumSegment], client: int, request: Payload, scratch: State
+        self,
+        values: Tensor,
+        segments: Sequence[SumSegment],
+        client: int,
+        request: Payload,
+        models: bytes,
+        scratch: State,
     ) -> Payload:
         """Return the values, packed."""
         held = rings(segments, int(request["clients"]))

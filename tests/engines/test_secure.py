@@ -285,7 +285,7 @@ def test_a_client_that_lies_after_its_upload_is_named_and_in_the_sum(monkeypatch
 
 def test_a_model_for_one_client_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server sends one client another model. Its upload cannot be in the sum, and the record says so."""
-    digest, seen = BoundSecure.digest, Counter[int]()
+    digest, seen = BoundSecure.digest, Counter[str]()
 
     def other(this: BoundSecure, broadcast: Any) -> bytes:
         seen["calls"] += 1

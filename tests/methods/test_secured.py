@@ -10,8 +10,7 @@ from gossamer import methods
 from gossamer.core.codec import sum_segments
 from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
-from gossamer.core.random import Key
-from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment
+from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment
 from gossamer.core.server import SumServer, unsummable
 from gossamer.core.types import Layout, Payload, State
 from gossamer.methods import METHODS, secure_changes, secured
@@ -40,14 +39,22 @@ class Stub(SecureAggregation):
 
     def check_cohort(self, clients: int) -> None: ...
 
-    def begin(self, clients: Sequence[int], segments: Sequence[SumSegment], key: Key) -> SecureRound:
+    def begin(
+        self, clients: Sequence[int], segments: Sequence[SumSegment], topic: bytes, roster: Roster, models: bytes
+    ) -> SecureRound:
         raise NotImplementedError
 
-    def answer(self, phase: str, client: int, request: Payload, scratch: State) -> tuple[Payload, State]:
+    def answer(self, phase: str, member: Member, request: Payload, scratch: State) -> tuple[Payload, State]:
         raise NotImplementedError
 
     def protect(
-        self, values: Tensor, segments: Sequence[SumSegment], client: int, request: Payload, scratch: State
+        self,
+        values: Tensor,
+        segments: Sequence[SumSegment],
+        client: int,
+        request: Payload,
+        models: bytes,
+        scratch: State,
     ) -> Payload:
         raise NotImplementedError
 

@@ -13,6 +13,7 @@ from gossamer.core.privacy import Guarantee
 from gossamer.core.random import key
 from gossamer.core.secure import SumSegment
 from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
+from gossamer.parts.secure.roster import KeyRoster
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.markdown import only
@@ -90,7 +91,6 @@ def test_records_state_epsilon_where_the_accountant_is_installed() -> None:
 
 def test_sums_in_the_clear_are_those_of_secure_aggregation() -> None:
     pytest.importorskip("cryptography")
-    pytest.importorskip("cryptography")
     from gossamer.methods.secure import secured
 
     base, task = METHODS["signsgd"](steps=2, scale=0.1, weights="uniform"), tiny_task(CLIENTS)
@@ -100,9 +100,10 @@ def test_sums_in_the_clear_are_those_of_secure_aggregation() -> None:
 
 def test_a_clear_round_adds_what_fits_and_refuses_the_rest() -> None:
     segments, protocol = [SumSegment(3, 1), SumSegment(2, 300)], ClearSums()
-    opened = protocol.begin([4, 7, 9], segments, key(0))
+    opened = protocol.begin([4, 7, 9], segments, b"", KeyRoster({}), b"")
     for client, values in ((4, [0, 1, 1, 300, 5]), (9, [1, 1, 0, 300, 2])):
-        opened.accept(client, protocol.protect(torch.tensor(values), segments, client, opened.request(client), {}))
+        request = opened.request(client)
+        opened.accept(client, protocol.protect(torch.tensor(values), segments, client, request, b"", {}))
     with pytest.raises(PayloadError):
         opened.accept(7, {"values": torch.zeros(1, dtype=torch.uint8)})
     assert opened.total().tolist() == [1, 2, 1, 600, 7]

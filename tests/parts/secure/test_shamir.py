@@ -67,8 +67,8 @@ def test_polynomials_of_a_lower_degree_are_decoded() -> None:
 
 
 def test_members_find_no_fault_with_an_honest_dealing_and_one_with_any_change() -> None:
-    context, seeds = b"context", [packed(drawn(1)) for _ in range(2)]
-    dealing = deal(context, *seeds, 4, 6)
+    context, one, two = b"context", packed(drawn(1)), packed(drawn(1))
+    dealing = deal(context, one, two, 4, 6)
     d, line = challenge(context, dealing.hashes), elements(dealing.line)
     assert line is not None
     for point, (plain, z) in enumerate(zip(dealing.plain, spread(line, 6), strict=True), start=1):
@@ -84,8 +84,8 @@ def test_members_find_no_fault_with_an_honest_dealing_and_one_with_any_change() 
 
 def test_a_dealing_of_too_high_a_degree_is_found_by_members() -> None:
     """The values lie on polynomials of degree 4, where 3 is the largest: z cannot be one of degree 3."""
-    context, seeds = b"context", [packed(drawn(1)) for _ in range(2)]
-    high = deal(context, *seeds, 5, 8)
+    context, one, two = b"context", packed(drawn(1)), packed(drawn(1))
+    high = deal(context, one, two, 5, 8)
     d, line = challenge(context, high.hashes), elements(high.line)
     assert line is not None
     short = spread(line[:4], 8)  # what fits a line of degree 3
