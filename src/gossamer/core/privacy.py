@@ -68,6 +68,10 @@ class Guarantee(ABC):
     def epsilon(self, rounds: int, delta: float) -> float:
         """Return the epsilon of the first rounds of a run, for a delta."""
 
+    def cases(self) -> tuple["Guarantee", ...]:
+        """Return the guarantees of which the largest epsilon counts; several if units differ, as clients in size."""
+        return (self,)
+
 
 class PrivatePart(ABC):
     """A part with a statement of differential privacy."""
