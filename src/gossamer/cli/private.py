@@ -57,7 +57,10 @@ def _terms(given: dict[str, Any], request: Request) -> Terms:
     noise: float = value("--noise-multiplier", given.get("noise_multiplier", "1"), float)
     clip: Clip = value("--clip", given.get("clip", "auto"), Clip)
     numbers = {name: given[name] for name in ("clients", "per_round", "size") if name in given}
-    return Terms(noise, clip, **numbers, own_sampler=request.sampler is not None)
+    bad: float | None = value("--colluding", given["colluding"], float) if "colluding" in given else None
+    if bad is not None and given["dp"] != "distributed":
+        raise ConfigError("--colluding: only --dp distributed needs it, where clients share the noise")
+    return Terms(noise, clip, **numbers, own_sampler=request.sampler is not None, colluding=bad)
 
 
 def statement(privacy: Privacy, rounds: int) -> str:

@@ -72,12 +72,12 @@ class Visits(NamedTuple):
 
     Args:
         leave: the number of rounds after the node in which the client may not take part
-        count: the number of visits
+        visits: the number of visits
         inside: the sum of squared visits of the released nodes inside, without the node itself
     """
 
     leave: int
-    count: int
+    visits: int
     inside: int
 
 
@@ -112,14 +112,14 @@ class Patterns:
         for left in self.of_node(level - 1, enter):
             for right in self.of_node(level - 1, left.leave):
                 # The left child has an even index, and the right child an odd one.
-                odd = right.count**2 if self.honaker else 0
-                inside = left.inside + left.count**2 + right.inside + odd
-                at = right.leave, left.count + right.count
+                odd = right.visits**2 if self.honaker else 0
+                inside = left.inside + left.visits**2 + right.inside + odd
+                at = right.leave, left.visits + right.visits
                 found[at] = max(found.get(at, 0), inside)
         kept: list[Visits] = []
-        for (leave, count), inside in sorted(found.items(), key=lambda each: (each[0][0], -each[0][1])):
-            if not any(other.count >= count and other.inside >= inside for other in kept):
-                kept.append(Visits(leave, count, inside))
+        for (leave, visits), inside in sorted(found.items(), key=lambda each: (each[0][0], -each[0][1])):
+            if not any(other.visits >= visits and other.inside >= inside for other in kept):
+                kept.append(Visits(leave, visits, inside))
         return tuple(kept)
 
     def after(self, before: dict[int, int], rounds: int) -> dict[int, int]:
@@ -133,8 +133,8 @@ class Patterns:
                 continue
             found: dict[int, int] = {}
             for enter, total in before.items():
-                for leave, count, inside in self.of_node(level, enter):
-                    found[leave] = max(found.get(leave, 0), total + inside + count**2)
+                for leave, visits, inside in self.of_node(level, enter):
+                    found[leave] = max(found.get(leave, 0), total + inside + visits**2)
             before, most = {}, -1
             for leave, total in sorted(found.items()):
                 if total > most:
