@@ -181,7 +181,7 @@ def test_a_client_hears_of_others_only_where_it_checks_their_signatures(run: tup
         for message in messages:
             words = dict(message.content.config_records[WORDS])
             assert not {"samples", "tested", "loss", "own", "own_loss", "clients"} & words.keys()
-            keys = read_keys(words["keys"])
+            keys = read_keys(str(words["keys"]))
             assert {purpose[purpose.index("client") + 1] for purpose in keys if "client" in purpose} <= {client}
     listed = [m for messages in seen.to_nodes.values() for m in messages if b"shares.clients" in data(m)]
     assert bool(listed) == (name in ("secure", "distributed"))

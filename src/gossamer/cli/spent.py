@@ -21,6 +21,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.privacy import privacy_of
 from gossamer.parts.privacy.composition import BASIC, Spent, Total, common_relation, composed
 from gossamer.runs.records import read_metrics
+from gossamer.runs.releases import released
 from gossamer.runs.report import text
 from gossamer.runs.report.privacy import RELATIONS
 from gossamer.tasks.data.partition import Split
@@ -39,7 +40,8 @@ class Entry(NamedTuple):
     Args:
         path: its folder
         stated: what its last record states
-        rounds: its number of releases
+        rounds: its number of finished rounds
+        again: how many more results may have been released
         guarantee: its guarantee; none if the folder cannot build it
         clients: its number of clients
     """
@@ -47,6 +49,7 @@ class Entry(NamedTuple):
     path: Path
     stated: dict[str, Any]
     rounds: int
+    again: int
     guarantee: Guarantee | None
     clients: int
 
@@ -58,7 +61,7 @@ class Entry(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """Return what is listed."""
         named = {name: self.stated[name] for name in ("epsilon", "delta", "unit", "relation", "mechanism")}
-        counted = {"run": str(self.path), "clients": self.clients, "releases": self.rounds}
+        counted = {"run": str(self.path), "clients": self.clients, "releases": self.rounds + self.again}
         return {**counted, **named, "noise": self.stated.get("noise", SEED), "private": self.secret}
 
 
@@ -98,17 +101,19 @@ def _entry(path: Path, trusted: bool) -> Entry:
     stated = next((found for each in reversed(records) if (found := each.get("figures", {}).get("privacy"))), None)
     if stated is None:
         raise RunError(f"{path} states nothing about privacy: what its models reveal has no bound")
-    rounds = int(stated.get("releases", len(records)))
+    rounds = len(records)
+    again = max(int(stated.get("releases", 0)), released(path)) - rounds  # also attempts after the last record
+    again = max(0, again)
     task_clients = int(about["task"]["clients"])
     try:
         found = _guarantee(path, about, trusted)
     except ConfigError as error:
         warn(f"{path} counts by its last record, as its guarantee cannot be built again: {error}")
-        return Entry(path, stated, rounds, None, task_clients)
-    again = found.epsilon(rounds, stated["delta"])
-    if stated["epsilon"] is not None and not math.isclose(again, stated["epsilon"], rel_tol=1e-3):
-        warn(f"{path} states epsilon {stated['epsilon']:.4g}, and this release computes {again:.4g}, which counts")
-    return Entry(path, stated, rounds, found, task_clients)
+        return Entry(path, stated, rounds, again, None, task_clients)
+    computed = found.epsilon(rounds, stated["delta"], again)
+    if stated["epsilon"] is not None and not math.isclose(computed, stated["epsilon"], rel_tol=1e-3):
+        warn(f"{path} states epsilon {stated['epsilon']:.4g}, and this release computes {computed:.4g}, which counts")
+    return Entry(path, stated, rounds, again, found, task_clients)
 
 
 def _guarantee(path: Path, about: dict[str, Any], trusted: bool) -> Guarantee:
@@ -131,7 +136,7 @@ def _guarantee(path: Path, about: dict[str, Any], trusted: bool) -> Guarantee:
 
 def _total(entries: list[Entry], delta: float | None) -> Total:
     """Return the guarantee of all runs together."""
-    known = [Spent(entry.guarantee, entry.rounds) for entry in entries if entry.guarantee is not None]
+    known = [Spent(entry.guarantee, entry.rounds, entry.again) for entry in entries if entry.guarantee is not None]
     stated = [entry.stated for entry in entries if entry.guarantee is None]
     delta = delta if delta is not None else max(entry.stated["delta"] for entry in entries)
     if not stated:

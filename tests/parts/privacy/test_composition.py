@@ -4,10 +4,10 @@ import pytest
 
 from gossamer import DPSGD, ConfigError
 from gossamer.core.privacy import Guarantee, Participation, Sampling
-from gossamer.parts.privacy.accounting import FixedGaussian, dp_sgd, gaussian
+from gossamer.parts.privacy.accounting import FixedGaussian, PlainGaussian, SampledGaussian, dp_sgd, gaussian
 from gossamer.parts.privacy.composition import BASIC, EXACT, PLD, RDP, Spent, composed
 from gossamer.parts.privacy.renyi import from_renyi
-from gossamer.parts.privacy.tree import tree
+from gossamer.parts.privacy.tree import TreeGaussian, tree
 
 DELTA = 1e-5
 
@@ -95,9 +95,9 @@ def test_a_client_may_have_any_size_in_each_run() -> None:
 class Own(Guarantee):
     """A guarantee of which only epsilon is known."""
 
-    def epsilon(self, rounds: int, delta: float) -> float:
-        """Return one per round."""
-        return float(rounds)
+    def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
+        """Return one per release."""
+        return float(rounds + again)
 
 
 def test_unknown_mechanisms_add_up() -> None:
@@ -111,3 +111,18 @@ def test_units_are_not_mixed() -> None:
     example = dp_sgd(1.0, 16, taking(50, 50, "all"), steps=3)
     with pytest.raises(ConfigError, match="different units"):
         composed([Spent(PLAIN, 3), Spent(example, 3)], DELTA)
+
+
+def test_repeated_rounds_count_again() -> None:
+    """As for a single run: a repeated round of any mechanism is at least as much as one more round in which all are."""
+    plain = PlainGaussian("client", "zero-out", "noise", "none", "everybody", 2.0)
+    whole = composed([Spent(plain, 3, 2)], DELTA)
+    assert whole.epsilon == pytest.approx(composed([Spent(plain, 5)], DELTA).epsilon)
+    sampled = SampledGaussian("client", "zero-out", "noise", "none", "everybody", 2.0, 0.1)
+    assert composed([Spent(sampled, 3, 2), Spent(plain, 1)], DELTA) == composed(
+        [Spent(sampled, 5), Spent(plain, 1)], DELTA
+    )
+    nodes = TreeGaussian("client", "zero-out", "noise", "none", "everybody", 2.0, None, 8)
+    again = composed([Spent(nodes, 8, 1)], DELTA).epsilon
+    assert again == pytest.approx(nodes.epsilon(8, DELTA, 1))
+    assert nodes.square(8, 1) == 4 + 4, "the nodes of levels 0 to 3 are drawn anew"

@@ -191,12 +191,16 @@ class SampledGaussian(Guarantee):
 
     def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the epsilon of the composed samples."""
-        count = (math.ceil(rounds / self.every) + again) * self.steps
+        count = self.count(rounds, again)
         if not count:
             return 0.0
         if self.accountant == "pld":
             return _pld_epsilon(self.noise, self.rate, count, delta)
         return renyi_epsilon(orders(), [count * value for value in poisson_curve(self.noise, self.rate)], delta)
+
+    def count(self, rounds: int, again: int = 0) -> int:
+        """Return the number of samples that a client may be in."""
+        return (math.ceil(rounds / self.every) + again) * self.steps
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from gossamer.core.privacy import Guarantee
 from gossamer.parts.privacy import accounting
 from gossamer.parts.privacy.accounting import FixedGaussian, PlainGaussian, SampledGaussian
 from gossamer.parts.privacy.renyi import Renyi
-from gossamer.parts.privacy.tree import TreeGaussian, squared_sensitivity
+from gossamer.parts.privacy.tree import TreeGaussian
 
 EXACT, PLD, RDP, BASIC = "exact Gaussian composition", "PLD", "RDP", "basic composition"
 
@@ -41,10 +41,12 @@ class Spent(NamedTuple):
     Args:
         guarantee: the guarantee
         rounds: the number of rounds whose models were released
+        again: the number of rounds that were repeated after their results may have been seen
     """
 
     guarantee: Guarantee
     rounds: int
+    again: int = 0
 
 
 class Total(NamedTuple):
@@ -74,7 +76,7 @@ def composed(runs: Sequence[Spent], delta: float) -> Total:
     if len(units) > 1:
         raise ConfigError(f"the runs protect different units ({' and '.join(units)}): what they spend does not add up")
     relation = common_relation([run.guarantee.relation for run in runs])
-    cases = [[Spent(case, run.rounds) for case in run.guarantee.cases()] for run in runs]
+    cases = [[run._replace(guarantee=case) for case in run.guarantee.cases()] for run in runs]
     if math.prod(map(len, cases)) > COMBINATIONS:
         return Total(_basic(runs, delta), delta, BASIC, relation)
     found = [_one(combination, delta) for combination in itertools.product(*cases)]
@@ -100,16 +102,16 @@ def _gaussian(run: Spent) -> float | None:
     """Return the squared ratio of sensitivity to noise of Gaussian mechanisms without sampling; none for others."""
     match run.guarantee:
         case PlainGaussian(noise=noise, every=every):
-            return math.ceil(run.rounds / every) / noise**2
-        case TreeGaussian(noise=noise, restart=restart, separation=separation, honaker=honaker):
-            return squared_sensitivity(run.rounds, separation, restart, honaker=honaker) / noise**2
+            return (math.ceil(run.rounds / every) + run.again) / noise**2
+        case TreeGaussian(noise=noise) as tree:
+            return tree.square(run.rounds, run.again) / noise**2
     return None
 
 
 def _by_losses(square: float, others: Sequence[Spent], delta: float) -> float:
     """Return the epsilon of a Gaussian mechanism and Poisson samples, in the coarsest of their discretizations."""
-    samples = [(run.guarantee, run.rounds) for run in others if isinstance(run.guarantee, SampledGaussian)]
-    mechanisms = [(each.noise, each.rate, math.ceil(rounds / each.every) * each.steps) for each, rounds in samples]
+    samples = [(run.guarantee, run) for run in others if isinstance(run.guarantee, SampledGaussian)]
+    mechanisms = [(each.noise, each.rate, each.count(run.rounds, run.again)) for each, run in samples]
     if square:
         mechanisms.append((1 / math.sqrt(square), 1.0, 1))
     mechanisms = [each for each in mechanisms if each[2]]
@@ -138,18 +140,18 @@ def _by_divergences(square: float, others: Sequence[Spent], delta: float) -> flo
 def _divergences(run: Spent) -> tuple[Sequence[float], Sequence[float], int]:
     """Return the orders and the divergences of one mechanism of a run, and the number of mechanisms."""
     match run.guarantee:
-        case SampledGaussian(noise=noise, rate=rate, steps=steps, every=every):
+        case SampledGaussian(noise=noise, rate=rate) as sampled:
             curve = accounting.poisson_curve(noise, rate)
-            return accounting.orders(), curve, math.ceil(run.rounds / every) * steps
+            return accounting.orders(), curve, sampled.count(run.rounds, run.again)
         case FixedGaussian(noise=noise, rate=rate):
             plain = [order / (2 * noise**2) for order in accounting.WHOLE]
             curve = accounting.fixed_curve(noise, rate)
-            return accounting.WHOLE, [*map(min, plain, curve)], run.rounds
+            return accounting.WHOLE, [*map(min, plain, curve)], run.rounds + run.again
         case Renyi(orders=orders, values=values, every=every):
-            return orders, values, math.ceil(run.rounds / every)
+            return orders, values, math.ceil(run.rounds / every) + run.again
     raise AssertionError(run.guarantee)
 
 
 def _basic(runs: Sequence[Spent], delta: float) -> float:
     """Return the sum of the epsilons, each for the same part of delta."""
-    return math.fsum(run.guarantee.epsilon(run.rounds, delta / len(runs)) for run in runs)
+    return math.fsum(run.guarantee.epsilon(run.rounds, delta / len(runs), run.again) for run in runs)

@@ -60,11 +60,14 @@ class TreeGaussian(Guarantee):
         """Return the epsilon of all trees as one Gaussian mechanism."""
         if not rounds:
             return 0.0
-        square = squared_sensitivity(rounds, self.separation, self.restart, honaker=self.honaker)
+        return exact_epsilon(self.noise / math.sqrt(self.square(rounds, again)), delta)
+
+    def square(self, rounds: int, again: int = 0) -> int:
+        """Return the squared sensitivity, in units of the clipping norm."""
+        square: int = squared_sensitivity(rounds, self.separation, self.restart, honaker=self.honaker)
         # A repeated round draws the nodes anew that it completes: at most one of each level.
         levels = range(min(rounds, self.restart or rounds).bit_length())
-        square += again * sum(math.ceil(2**level / self.separation) ** 2 for level in levels)
-        return exact_epsilon(self.noise / math.sqrt(square), delta)
+        return square + again * sum(math.ceil(2**level / self.separation) ** 2 for level in levels)
 
 
 class Visits(NamedTuple):
