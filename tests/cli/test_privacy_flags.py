@@ -96,7 +96,9 @@ def test_the_noise_of_a_run_follows_from_its_budget(
     monkeypatch.chdir(tmp_path)
     budget = ["--dp", "central", "--epsilon", "8", "--delta", "1e-3", "--per-round", "5"]
     assert main([*RUN, *budget, "--out", "a"]) == 0
-    assert "differential privacy of each client: Gaussian noise" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "differential privacy of each client: Gaussian noise" in told
+    assert "the noise follows from the seed, and protects nobody: see --secure-noise" in told
     about, records = read_about(Path("a")), read_metrics(Path("a"))
     chosen = about["request"]["privacy"]
     assert about["method"]["sampler"] == "Poisson(rate=0.5)"

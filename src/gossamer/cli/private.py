@@ -68,7 +68,10 @@ def statement(privacy: Privacy, rounds: int) -> str:
     about = privacy.guarantee
     spent = f"epsilon {privacy.spent(rounds):.4g} after {count(rounds, 'round')}, delta {privacy.delta:.3g}"
     ends = "" if privacy.allows(rounds) else f"; the budget ends the run after round {privacy.most_rounds(0, rounds)}"
-    return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}{ends}"
+    public = (
+        "" if privacy.secure_noise else "; the noise follows from the seed, and protects nobody: see --secure-noise"
+    )
+    return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}{ends}{public}"
 
 
 def replaced(before: Method, after: Method, mode: str) -> Iterator[str]:
