@@ -233,7 +233,9 @@ def test_an_app_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_keys_are_written_for_every_node(tmp_path: Path) -> None:
     assert main(["deploy", "keys", str(tmp_path), "--host", "link.example.org", "--nodes", "2"]) == 0
     found = {path.name for path in tmp_path.iterdir()}
-    assert found == {"ca.crt", "server.pem", "server.key", "node-0", "node-0.pub", "node-1", "node-1.pub"}
+    assert found == {"ca.crt", "server.pem", "server.key", "node-0", "node-0.pub", "node-1", "node-1.pub", "roster.pub"}
+    lines = (tmp_path / "roster.pub").read_text().splitlines()
+    assert lines == [f"{node} {(tmp_path / f'node-{node}.pub').read_text().strip()}" for node in range(2)]
 
 
 @pytest.mark.parametrize("command", [["try"], ["new", "x"], []])
@@ -249,7 +251,8 @@ def test_a_real_network_computes_what_the_simulator_computes(
 ) -> None:
     common = ["fedavg", "--rounds", "1", "--epochs", "1", "--split", "iid"]
     deployed, simulated = tmp_path / "deployed", tmp_path / "simulated"
-    assert main(["deploy", "try", *common, "--nodes", "2", "--out", str(deployed), "--deadline", "120"]) == 0
+    here = ["--nodes", "2", "--out", str(deployed), "--deadline", "120", "--rehearsal"]
+    assert main(["deploy", "try", *common, *here]) == 0
     assert main(["run", *common, "--clients", "2", "--executor", "one-by-one", "--out", str(simulated)]) == 0
     model = "checkpoints/1/server.safetensors"
     assert (deployed / model).read_bytes() == (simulated / model).read_bytes()

@@ -74,6 +74,7 @@ TERMS = [
     Flag("deadline", float, 600, "seconds within which a client must reply", "S"),
     Flag("wait", float, 600, "seconds to wait until enough clients are connected", "S"),
     Flag("min_replies", float, 0.5, "fraction of a round's clients that must reply for the round to count", "P"),
+    Flag("rehearsal", bool, False, "draw what a simulation with the same seed draws, in place of a secret key", ""),
 ]
 SHARED = [
     flag._replace(default=DEPLOYED.get(flag.name, flag.default), meaning=MEANINGS.get(flag.name, flag.meaning))
@@ -181,7 +182,7 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     from gossamer.engines.flower import Settings
 
     common = {f.name: getattr(options, f.name) for f in fields(Settings) if hasattr(options, f.name)}
-    given = {word: float(term) for word, term in terms.items() if term is not None}
+    given = {word: term if type(term) is bool else float(term) for word, term in terms.items() if term is not None}
     until = options.until.to_text() if options.until else ""
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
     control |= {"max_weight": options.max_weight or 0.0}
@@ -261,7 +262,9 @@ def keys(words: list[str]) -> int:
     credentials.authority(asked.dir, asked.host)
     for node in range(asked.nodes):
         credentials.node_key(asked.dir / f"node-{node}")
-    print(f"wrote to {asked.dir}: ca.crt, server.pem, server.key for the SuperLink; ca.crt and node-N for node N.")
+    credentials.roster(asked.dir, asked.nodes)
+    print(f"wrote to {asked.dir}: ca.crt, server.pem, server.key for the SuperLink; ca.crt and node-N for node N;")
+    print("roster.pub, the public keys of all nodes, for every node that uses --secure.")
     print("server.key and the files node-N are secret: copy each only to the machine that uses it.")
     return 0
 

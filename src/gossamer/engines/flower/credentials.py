@@ -4,6 +4,7 @@
     server.pem        the SuperLink's certificate for its names and addresses, signed by the authority; public
     server.key        the SuperLink's private key
     NODE, NODE.pub    a node's key, as ``ssh-keygen -t ecdsa -b 384`` makes it; the SuperLink gets the public half
+    roster.pub        the public keys of all nodes by their numbers, for every node that checks the others; public
 
 The authority's own key signs one certificate and is discarded, so it cannot be stolen. For other names, or when the
 certificates expire, make a new authority and copy its ``ca.crt`` to the nodes.
@@ -39,6 +40,9 @@ PUBLIC, PRIVATE = 0o644, 0o600
 SECRET = 32
 """Bytes of a secret."""
 
+ROSTER = "roster.pub"
+"""The file with the public keys of all nodes."""
+
 
 def authority(folder: Path, hosts: Sequence[str]) -> None:
     """Write ``ca.crt``, ``server.pem`` and ``server.key`` for a SuperLink with these names and addresses."""
@@ -61,6 +65,12 @@ def node_key(path: Path) -> None:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
     _write({public_half(path): (public, PUBLIC), path: (private, PRIVATE)})
+
+
+def roster(folder: Path, nodes: int) -> None:
+    """Write ``roster.pub``: the public keys of nodes ``node-0.pub`` and so on, by which they check each other."""
+    lines = (f"{node} {public_half(folder / f'node-{node}').read_text()}" for node in range(nodes))
+    _write({folder / ROSTER: ("".join(lines).encode(), PUBLIC)})
 
 
 def secret(path: Path) -> None:

@@ -184,6 +184,7 @@ class LocalNetwork:
         credentials.secret(self.credential(SECRET))
         for node in range(self.nodes):
             credentials.node_key(self.credential(_node(node)))
+        credentials.roster(self.credential(""), self.nodes)
 
     def _forget_credentials(self) -> None:
         if self._credentials is not None:
@@ -210,7 +211,9 @@ class LocalNetwork:
     def _spawn_node(self, node: int) -> None:
         where = ("--superlink", self.address, "--root-certificates", str(self.credential("ca.crt")))
         who = ("--auth-supernode-private-key", str(self.credential(_node(node))))
-        config = {**self.node_config(node), "key": str(self.credential(_node(node)))}  # a path, and no secret
+        # Paths, and no secrets.
+        own = {"key": str(self.credential(_node(node))), "roster": str(self.credential(credentials.ROSTER))}
+        config = {**self.node_config(node), **own}
         how = ("--port", str(self._node_ports[node]), "--node-config", _spelled(config))
         self._spawn(_node(node), _node(node), *supernode.command([*where, *who, *how]))
 

@@ -22,10 +22,11 @@ from flwr.supercore.logger import log
 
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, PayloadError
+from gossamer.engines.flower import credentials
 from gossamer.parts.secure.roster import KeyRoster, encoded
 
-PINNED = "roster.pub"
-"""The file of a roster: in a node's state folder, and beside the keys of ``gossamer deploy keys``."""
+PINNED = credentials.ROSTER
+"""The file of a roster in a node's state folder."""
 
 
 def roster_text(keys: Mapping[int, ec.EllipticCurvePublicKey]) -> str:
