@@ -5,22 +5,30 @@ under ``--dp local``, under ``--dp local`` their training loss too, and answered
 model.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import Message, MessageType
 
 from gossamer import ConfigError, fedavg, fedpm, private, secured, simulate
 from gossamer.core.errors import PayloadError
 from gossamer.core.method import Method
 from gossamer.core.types import Clock
+from gossamer.engines.evaluate import Evaluator
+from gossamer.engines.flower import Settings
 from gossamer.engines.flower.journal import Journal
 from gossamer.engines.flower.messages import WORDS, content, data
 from gossamer.engines.flower.node import FAULT
+from gossamer.engines.flower.server import FlowerRun
+from gossamer.engines.metric_sums import limit_of, means_of, metric_numbers
+from gossamer.engines.metrics import Ledger
+from gossamer.engines.secure import NoSumWarning
 from gossamer.runs.report.evaluation import EVALUATION
 from gossamer.testing import tiny_task
-from helpers.flower_runs import NUMBERS, deploy, nodes
+from helpers.flower_runs import NUMBERS, deploy, nodes, signing_keys
 from helpers.local_grid import LocalGrid
 
 TASK = tiny_task(4)
@@ -46,13 +54,62 @@ def test_a_node_whose_updates_are_hidden_tells_nothing_else(name: str, tmp_path:
     assert [record["exchanges"][0]["folded"] for record in run.metrics] == [4, 4]
     for kind in (MessageType.QUERY, MessageType.TRAIN):
         for number in range(2):
-            said = [{**words, "client": 0} for words in told(grid, kind) if words["round"] == number]
+            said = [{**words, "client": 0, "proof": ""} for words in told(grid, kind) if words["round"] == number]
             assert len({repr(sorted(words.items())) for words in said}) <= 1, kind
     assert not any("loss" in word or "own" in word for words in told(grid, MessageType.EVALUATE) for word in words)
     for record in run.metrics:
-        assert "hidden" in record["figures"][EVALUATION]
-        assert not {"personal", "personal_accuracy", "worst_tenth_accuracy"} & record.keys()
+        assert "hide" in record["figures"][EVALUATION] or "hidden" in record["figures"][EVALUATION]
+        assert not {"personal", "worst_tenth_accuracy", "by_client"} & record.keys()
         assert record["train_loss"] is None
+
+
+def test_the_means_of_a_secure_evaluation_are_those_of_the_clients(tmp_path: Path) -> None:
+    grid = LocalGrid(nodes(HIDING["secure"], TASK, tmp_path))
+    run = deploy(HIDING["secure"], TASK, grid, **OPTIONS)
+    judge = Evaluator(run.objective)
+    own = [judge.on_client(run.deployed(), client) for client in range(4)]
+    tested = [len(TASK.split.test(client)) for client in range(4)]
+    last, mean = run.metrics[-1], sum(accuracy for _, accuracy in own) / 4
+    assert last["personal_accuracy"] == pytest.approx(mean, abs=1e-6)
+    assert last["figures"][EVALUATION].endswith("of 4 clients in this round")
+    sums = [metric_numbers(TASK, own[client], tested[client], limit_of(4)) for client in range(4)]
+    means = means_of(TASK, torch.stack(sums).sum(0), limit_of(4))
+    weighted = sum(n * accuracy for n, (_, accuracy) in zip(tested, own, strict=True)) / sum(tested)
+    assert means["accuracy"] == pytest.approx(weighted, abs=1e-3)
+    assert means["loss"] == pytest.approx(
+        sum(n * loss for n, (loss, _) in zip(tested, own, strict=True)) / sum(tested), abs=1e-3
+    )
+
+
+@pytest.mark.parametrize("clients", [3, 100, 1000])
+def test_metrics_fit_their_rings_and_undefined_ones_are_left_out(clients: int) -> None:
+    limit = limit_of(clients)
+    numbers = metric_numbers(TASK, (math.inf, 0.5), 10, limit)
+    assert (numbers >= 0).all()
+    assert int(numbers.max()) * clients < 2**32
+    total = numbers * (clients - 1) + metric_numbers(TASK, (math.nan, math.nan), 0, limit)
+    assert means_of(TASK, total, limit) == {
+        "accuracy": pytest.approx(0.5, abs=2e-2 if clients == 1000 else 1e-3),
+        "personal_accuracy": pytest.approx(0.5, abs=1e-5),
+    }
+
+
+def test_a_node_takes_part_in_one_secure_evaluation_of_a_round(tmp_path: Path) -> None:
+    """Two sums over almost the same clients would differ by the metrics of one."""
+
+    class Twice(FlowerRun):
+        def evaluate_round(self, number: int, ledger: Any) -> Any:
+            first = super().evaluate_round(number, ledger)
+            second = super().evaluate_round(number, Ledger())
+            assert "personal_accuracy" in first
+            assert "personal_accuracy" not in second
+            return first
+
+    method = HIDING["secure"]
+    settings = Settings(rounds=1, wait=0, deadline=5.0, keys=str(signing_keys()))
+    run = Twice(method, TASK, settings, LocalGrid(nodes(method, TASK, tmp_path)))
+    with pytest.warns(NoSumWarning, match="has no sum"):
+        run.run(None, lambda record: None)
 
 
 def asked(grid: LocalGrid, node: int, change: Any) -> dict[str, Any]:

@@ -15,18 +15,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossamer import Poisson, dp_fedavg, fedavg, resume, simulate
+from gossamer import Poisson, dp_fedavg, fedavg, private, resume, simulate
 from gossamer.core.errors import RunError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.random.private import gaussian
 from gossamer.core.sampler import Pool
-from gossamer.core.types import Clock
+from gossamer.core.types import Clock, Layout
 from gossamer.engines.flower.messages import WORDS, read_keys
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.servers.private import BoundPrivateMean
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.releases import RELEASES, Releases
+from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.flower_runs import NUMBERS, deploy, ignore, nodes
 from helpers.local_grid import LocalGrid
@@ -85,6 +86,25 @@ def test_the_noise_of_a_rehearsal_does_not_follow_from_its_seed(
     ((_, drawn, deviation),) = sums
     known = gaussian(fold(key(5), "privacy", 0, "sum"), len(drawn)) * deviation
     assert (drawn - known).norm() > 0.5 * drawn.norm()
+
+
+@pytest.mark.parametrize("mode", ["local", "distributed"])
+def test_the_noise_of_a_node_does_not_follow_from_its_keys(mode: Any, tmp_path: Path) -> None:
+    """The server makes a node's keys, so noise that followed from them would protect nobody from the server.
+
+    Two nodes with the same keys, samples and messages train the same, and send other noise.
+    """
+    method = private(fedavg(steps=1), mode, noise_multiplier=1.0, task=TASK, per_round=TASK.clients)
+    codec = method.bind(Objective(TASK, "cpu", key(0), secure_noise=True)).training.codec
+    layout = Layout(tuple((name, tensor.shape) for name, tensor in Objective(TASK, "cpu", key(0)).initial().items()))
+    payloads = [codec.encode(torch.zeros(layout.size), layout, key(1)) for _ in range(2)]
+    assert any(not torch.equal(array, payloads[1][name]) for name, array in payloads[0].items())
+    codec = method.bind(Objective(TASK, "cpu", key(0))).training.codec
+    payloads = [codec.encode(torch.zeros(layout.size), layout, key(1)) for _ in range(2)]
+    assert all(torch.equal(array, payloads[1][name]) for name, array in payloads[0].items()), "a control"
+    grid = LocalGrid(nodes(method, TASK, tmp_path))
+    run = deploy(method, TASK, grid, rounds=1, delta=1e-3, deadline=5.0)
+    assert run.metrics[0]["figures"]["privacy"]["noise"] == "operating system"
 
 
 def test_a_node_cannot_predict_private_cohorts(tmp_path: Path) -> None:

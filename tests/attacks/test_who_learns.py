@@ -19,7 +19,7 @@ from gossamer import fedavg, fedpm, private, secured
 from gossamer.core.bound import BoundExchange
 from gossamer.core.method import Method
 from gossamer.core.types import Layout, Params
-from gossamer.engines.flower.messages import WORDS, data
+from gossamer.engines.flower.messages import WORDS, data, read_keys
 from gossamer.engines.flower.server import serve
 from gossamer.parts.servers.private_sum import BoundPrivateServer
 from gossamer.runs.checkpoint import read_server
@@ -165,3 +165,33 @@ def test_the_run_folder_names_the_cohorts(run: tuple[str, Seen]) -> None:
     """What ``epsilon_if_cohorts_known`` is for: records name the clients of every round, in every mode."""
     _, seen = run
     assert all(record["clients"] for record in read_metrics(seen.folder))
+
+
+def test_metrics_of_single_clients_are_recorded_only_where_nothing_is_hidden(run: tuple[str, Seen]) -> None:
+    """Central privacy trusts the server with metrics: its records have those of each client, without noise."""
+    name, seen = run
+    for record in read_metrics(seen.folder):
+        assert ("personal" in record) == (name not in PROTECTED)
+
+
+def test_a_client_hears_of_others_only_where_it_checks_their_signatures(run: tuple[str, Seen]) -> None:
+    """A control of the search: lists of clients are found in the phase in which clients verify each other's keys."""
+    name, seen = run
+    for client, messages in seen.to_nodes.items():
+        for message in messages:
+            words = dict(message.content.config_records[WORDS])
+            assert not {"samples", "tested", "loss", "own", "own_loss", "clients"} & words.keys()
+            keys = read_keys(str(words["keys"]))
+            assert {purpose[purpose.index("client") + 1] for purpose in keys if "client" in purpose} <= {client}
+    listed = [m for messages in seen.to_nodes.values() for m in messages if b"shares.clients" in data(m)]
+    assert bool(listed) == (name in ("secure", "distributed"))
+
+
+def test_a_reader_of_the_run_folder_learns_no_number_of_samples(run: tuple[str, Seen]) -> None:
+    """No record has sizes. If the server holds the data of all clients, their partition is in the folder as well."""
+    _, seen = run
+    sizes = {len(TASK.split.train(client)) for client in range(TASK.clients)}
+    assert len(sizes) > 1
+    for record in read_metrics(seen.folder):
+        lists = [value for name, value in record.items() if isinstance(value, list)]
+        assert not any(sizes <= {each for each in value if type(each) is int} for value in lists)

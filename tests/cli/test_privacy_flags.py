@@ -1,6 +1,7 @@
 """``gossamer privacy``, and the flags of differential privacy: the noise follows from the budget and is recorded."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
 from gossamer.core.privacy import Participation
 from gossamer.methods.private import MODES
+from gossamer.parts.codecs import DiscreteGaussian
 from gossamer.parts.privacy.accounting import gaussian
 from gossamer.parts.samplers.poisson import Poisson
+from gossamer.parts.secure import SecAgg
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.testing import tiny_task
 from helpers.noisy import NoisyMean, noisy
@@ -93,7 +96,9 @@ def test_the_noise_of_a_run_follows_from_its_budget(
     monkeypatch.chdir(tmp_path)
     budget = ["--dp", "central", "--epsilon", "8", "--delta", "1e-3", "--per-round", "5"]
     assert main([*RUN, *budget, "--out", "a"]) == 0
-    assert "differential privacy of each client: Gaussian noise" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "differential privacy of each client: Gaussian noise" in told
+    assert "the noise follows from the seed, and protects nobody: see --secure-noise" in told
     about, records = read_about(Path("a")), read_metrics(Path("a"))
     chosen = about["request"]["privacy"]
     assert about["method"]["sampler"] == "Poisson(rate=0.5)"
@@ -187,3 +192,53 @@ def test_noise_that_hides_updates_is_announced(dp: str, noise: float, per_round:
     """The noise of a mean of n updates has the norm z sqrt(d) / n in units of the clip, or z sqrt(d / n) if local."""
     given = {"dp": dp, "noise_multiplier": str(noise), "per_round": per_round, "size": size}
     assert bool(list(too_noisy(given))) == told
+
+
+def test_colluding_clients_take_more_noise_of_each_client(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SIZE, "--noise-multiplier", "2", "--dp", "distributed"]
+    none, usual, many = (shown([*words, *more], capsys) for more in (["--colluding", "0"], [], ["--colluding", "0.4"]))
+    assert [each["honest"] for each in (none, usual, many)] == [90, 80, 50]
+    for each in (none, usual, many):
+        assert each["noise_per_client"] == pytest.approx(2 / each["honest"] ** 0.5)
+        assert each["noise_of_all"] == pytest.approx(10 * each["noise_per_client"])
+    assert none["epsilon"] == usual["epsilon"] == many["epsilon"]  # the noise multiplier is that of honest clients
+    assert main(["privacy", *words]) == 0
+    assert "10 may help the server, which subtracts their noise" in capsys.readouterr().out
+    assert main(["privacy", *SIZE, "--epsilon", "1", "--colluding", "0.1"]) == 2
+    assert "--colluding: only --dp distributed needs it" in capsys.readouterr().err
+
+
+def test_secure_aggregation_and_noise_count_the_same_clients() -> None:
+    given: dict[str, Any] = {"noise_multiplier": 2.0, "clients": 50, "per_round": 20}
+    usual = private(fedavg(), "distributed", **given)
+    assert usual.codec == DiscreteGaussian(noise_multiplier=2.0, clients=20, dropouts=0.1, colluding=0.1)
+    assert usual.training.secure == SecAgg()
+    chosen = private(fedavg(), "distributed", **given, colluding=0.2)
+    assert chosen.codec == replace(usual.codec, colluding=0.2)
+    assert chosen.training.secure == SecAgg(colluding=0.2)
+    with pytest.raises(ConfigError, match="colluding is for distributed mode"):
+        private(fedavg(), "local", **given, colluding=0.2)
+
+
+def test_the_statement_of_a_run_names_the_clients_that_may_help_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = [
+        "--dp",
+        "distributed",
+        "--noise-multiplier",
+        "2",
+        "--colluding",
+        "0.2",
+        "--secure-noise",
+        "--delta",
+        "1e-3",
+    ]
+    assert main([*RUN, *flags, "--out", "a"]) == 0
+    stated = read_metrics(Path("a"))[-1]["figures"]["privacy"]
+    assert "noise of 7 or more honest clients" in stated["mechanism"]
+    assert "also with the help of 2 of the 10 clients of a round" in stated["protects_from"]
+    assert read_about(Path("a"))["request"]["privacy"]["colluding"] == "0.2"
+    assert main([*RUN, "--dp", "central", "--epsilon", "9", "--colluding", "0.2"]) == 2
+    assert "--colluding: only --dp distributed needs it" in capsys.readouterr().err

@@ -159,7 +159,7 @@ def test_a_node_that_was_refused_is_not_asked_all_the_time(tmp_path: Path) -> No
 
 
 def test_an_order_that_flower_cannot_carry_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "LIMIT", 300)
+    monkeypatch.setattr(messages, "LARGEST", 300)
     grid = LocalGrid(nodes(METHOD, TASK, tmp_path))
     with pytest.raises(
         PayloadError, match=r"the message has 38\d bytes, and Flower carries at most 300: use a smaller"
@@ -172,7 +172,7 @@ def test_a_reply_that_flower_cannot_carry_is_not_sent(tmp_path: Path, monkeypatc
     method = METHOD.with_parts(down=Eden(1))
     grid = LocalGrid(nodes(method, TASK, tmp_path))
     run = flower_run(method, TASK, grid, rounds=1)
-    monkeypatch.setattr(messages, "LIMIT", 300)
+    monkeypatch.setattr(messages, "LARGEST", 300)
     with pytest.raises(RunError, match=r"client 0: the message has 38\d bytes, and Flower carries at most 300"):
         run.run(None, ignore)
     assert not any(messages.data(message) for message in grid.received)

@@ -436,5 +436,5 @@ def test_keys_of_an_earlier_round_are_refused(tmp_path: Path) -> None:
     first, second = deploy(SUMMED["masks"], task, LocalGrid(there)).metrics
     assert first["failures"] == []
     assert [failure["client"] for failure in second["failures"]] == [1]
-    assert "keys replayed from an earlier round" in second["failures"][0]["reason"]
+    assert "are not signed with its key on the roster" in second["failures"][0]["reason"]
     assert second["figures"]["secure"]["summed"] == 3

@@ -1,5 +1,8 @@
 """Runs through a Flower grid in one process, and the simulator's runs that they must equal bit for bit."""
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -14,7 +17,7 @@ from gossamer.core.downlink import HELD
 from gossamer.core.method import Method
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult, ClientTask, Failure
-from gossamer.engines.flower import Settings, client_app
+from gossamer.engines.flower import Settings, client_app, credentials
 from gossamer.engines.flower.journal import NEVER, Journal
 from gossamer.engines.flower.messages import WORDS, content, data, word
 from gossamer.engines.flower.server import FOLDED, FlowerRun
@@ -50,8 +53,21 @@ def config(client: int, home: Path) -> dict[str, Any]:
     return {"partition-id": client, "state-dir": str(home)}
 
 
+@cache
+def signing_keys() -> Path:
+    """A folder with the keys of all nodes, for secure aggregation."""
+    folder = Path(tempfile.mkdtemp(prefix="gossamer-test-keys-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for client in range(CLIENTS):
+        credentials.node_key(folder / f"node-{client}")
+    return folder
+
+
 def nodes(method: Method, task: AnyTask, home: Path, clients: Iterable[int] = range(CLIENTS)) -> dict[int, Handle]:
-    return {NUMBERS[client]: node(app(method, task), config(client, home)) for client in clients}
+    def signing(client: int) -> dict[str, str]:
+        return {"key": str(signing_keys() / f"node-{client}")} if method.training.secure else {}
+
+    return {NUMBERS[c]: node(app(method, task), {**config(c, home), **signing(c)}) for c in clients}
 
 
 def restarted(method: Method, task: AnyTask, home: Path) -> dict[int, Handle]:
@@ -61,7 +77,13 @@ def restarted(method: Method, task: AnyTask, home: Path) -> dict[int, Handle]:
 
 
 def flower_run(method: Method, task: Task, grid: LocalGrid, **more: Any) -> FlowerRun:
-    usual = {"rounds": 2, "wait": 0, "deadline": 0.05, "rehearsal": True}  # to compare it with a simulation
+    usual: dict[str, Any] = {
+        "rounds": 2,
+        "wait": 0,
+        "deadline": 0.05,
+        "rehearsal": True,
+    }  # to compare it with a simulation
+    usual |= {"keys": str(signing_keys())} if method.training.secure else {}
     return FlowerRun(method, task, Settings(**{**usual, **more}), grid)
 
 

@@ -1,17 +1,21 @@
 """The command ``privacy``: the noise that a privacy budget takes, or the epsilon of some noise, without training."""
 
 import json
+import math
 from argparse import Namespace
 from typing import Any, NamedTuple, cast
 
 from gossamer.cli.common import warn
 from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
+from gossamer.cli.spent import spent
 from gossamer.core.errors import Mistakes, require
 from gossamer.core.privacy import Guarantee, Participation, Sampling
+from gossamer.parts.codecs.private.bound import honest, of_share
 from gossamer.parts.privacy.accounting import ANYBODY, Accountant, SampledGaussian, dp_sgd, gaussian
 from gossamer.parts.privacy.calibration import calibrate
 from gossamer.parts.privacy.parts import usual_delta
+from gossamer.parts.secure import SecAgg
 from gossamer.runs.report import text
 from gossamer.runs.report.privacy import RELATIONS
 
@@ -42,6 +46,7 @@ class Asked(NamedTuple):
         noise: the noise multiplier, if it is given
         batch: the expected size of a batch, in example mode
         steps: steps per round, in example mode
+        colluding: the share of a round's clients that may help the server, in distributed mode
     """
 
     mode: str
@@ -51,6 +56,7 @@ class Asked(NamedTuple):
     noise: float | None
     batch: int
     steps: int
+    colluding: float
 
     def guarantee(self, noise: float, accountant: Accountant) -> Guarantee:
         """Return the guarantee for a noise multiplier."""
@@ -62,7 +68,9 @@ class Asked(NamedTuple):
 
 
 def privacy(words: list[str]) -> int:
-    """``gossamer privacy --clients N --per-round K --rounds R --epsilon X``."""
+    """``gossamer privacy --clients N --per-round K --rounds R --epsilon X``, and ``gossamer privacy spent RUNS...``."""
+    if words[:1] == ["spent"]:
+        return spent(words[1:])
     arguments = _parser().parse_args(words)
     asked = _asked(arguments)
     if asked.delta >= 1 / asked.participation.clients:
@@ -94,7 +102,33 @@ def _facts(asked: Asked) -> dict[str, Any]:
         "sampling": chosen.sampling,
         "protects_from": chosen.protects_from,
         "assumes": ASSUMED[asked.mode],
+        **(_shared(asked, noises["pld"]) if asked.mode == "distributed" else {}),
     }
+
+
+def _shared(asked: Asked, noise: float) -> dict[str, Any]:
+    """Return how much noise each client adds in distributed mode, so that the honest ones who are left add enough."""
+    clients, lost = int(asked.participation.cohort), SecAgg().dropouts
+    left = honest(clients, lost, asked.colluding)
+    each = noise / math.sqrt(left)
+    return {
+        "noise_per_client": each,
+        "noise_of_all": each * math.sqrt(clients),
+        "honest": left,
+        "who": f"{clients} clients, of whom {of_share(clients, lost)} may be lost and "
+        f"{of_share(clients, asked.colluding)} may help the server, which subtracts their noise",
+    }
+
+
+def _shares(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of distributed mode."""
+    if "honest" not in facts:
+        return []
+    each, whole = facts["noise_per_client"], facts["noise_of_all"]
+    return [
+        ("a round", facts["who"]),
+        ("each client adds", f"{each:.4g} times the clipping norm: {whole:.4g} if all are left and none helps"),
+    ]
 
 
 def _analysis(guarantee: Guarantee) -> str:
@@ -122,6 +156,7 @@ def _table(facts: dict[str, Any]) -> str:
             ("from", facts["protects_from"]),
             ("sampling", facts["sampling"]),
             ("assumes", facts["assumes"]),
+            *_shares(facts),
         ]
     )
 
@@ -145,7 +180,8 @@ def _asked(arguments: Namespace) -> Asked:
     who = Participation(clients, cohort, sampling, rounds, given["samples"] or 0)
     units = clients * given["samples"] if mode == "example" else clients
     budget = (given["delta"] or usual_delta(units), given["epsilon"], given["noise_multiplier"])
-    return Asked(mode, who, *budget, given["batch"] or 0, given["steps"] or 0)
+    bad = SecAgg().colluding if given["colluding"] is None else given["colluding"]
+    return Asked(mode, who, *budget, given["batch"] or 0, given["steps"] or 0, bad)
 
 
 def _check(given: dict[str, Any], mode: str, sampling: str | None) -> None:
@@ -184,6 +220,14 @@ def _check(given: dict[str, Any], mode: str, sampling: str | None) -> None:
             "--dp distributed needs rounds with a fixed number of clients, who share the noise: use --sampling fixed",
         ),
         (
+            mode == "distributed" or given["colluding"] is None,
+            "--colluding: only --dp distributed needs it, where clients share the noise",
+        ),
+        (
+            given["colluding"] is None or 0 <= given["colluding"] < 1 - SecAgg().dropouts,
+            f"--colluding must be at least 0 and below {1 - SecAgg().dropouts:g}, got {given['colluding']}",
+        ),
+        (
             sampling != "all" or cohort in (None, clients),
             f"--sampling all: all {clients} clients take part, and --per-round is {cohort}",
         ),
@@ -207,6 +251,7 @@ NUMBERS: dict[str, tuple[type, str, str]] = {
     "samples": (int, "N", "smallest number of samples of a client, with --dp example"),
     "batch": (int, "N", "expected samples of a batch, with --dp example"),
     "steps": (int, "N", "steps of a client per round, with --dp example"),
+    "colluding": (float, "P", "share of a round's clients that help the server, with --dp distributed (default: 0.1)"),
 }
 """Flags with a number: its type, its placeholder and its meaning."""
 
@@ -218,7 +263,8 @@ def _word(name: str) -> str:
 def _parser() -> Parser:
     parser = Parser(
         prog="gossamer privacy",
-        description="Show the noise that a privacy budget takes, or the epsilon of some noise. Nothing is trained.",
+        description="Show the noise that a privacy budget takes, or the epsilon of some noise. Nothing is trained. "
+        "`gossamer privacy spent RUN...` shows what runs on the same clients have spent together.",
     )
     for name, (_, takes, meaning) in NUMBERS.items():
         parser.add_argument(_word(name), metavar=takes, required=name in ("clients", "rounds"), help=meaning)

@@ -57,7 +57,10 @@ def _terms(given: dict[str, Any], request: Request) -> Terms:
     noise: float = value("--noise-multiplier", given.get("noise_multiplier", "1"), float)
     clip: Clip = value("--clip", given.get("clip", "auto"), Clip)
     numbers = {name: given[name] for name in ("clients", "per_round", "size") if name in given}
-    return Terms(noise, clip, **numbers, own_sampler=request.sampler is not None)
+    bad: float | None = value("--colluding", given["colluding"], float) if "colluding" in given else None
+    if bad is not None and given["dp"] != "distributed":
+        raise ConfigError("--colluding: only --dp distributed needs it, where clients share the noise")
+    return Terms(noise, clip, **numbers, own_sampler=request.sampler is not None, colluding=bad)
 
 
 def statement(privacy: Privacy, rounds: int) -> str:
@@ -65,7 +68,10 @@ def statement(privacy: Privacy, rounds: int) -> str:
     about = privacy.guarantee
     spent = f"epsilon {privacy.spent(rounds):.4g} after {count(rounds, 'round')}, delta {privacy.delta:.3g}"
     ends = "" if privacy.allows(rounds) else f"; the budget ends the run after round {privacy.most_rounds(0, rounds)}"
-    return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}{ends}"
+    public = (
+        "" if privacy.secure_noise else "; the noise follows from the seed, and protects nobody: see --secure-noise"
+    )
+    return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}{ends}{public}"
 
 
 def replaced(before: Method, after: Method, mode: str) -> Iterator[str]:

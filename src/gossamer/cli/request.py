@@ -27,7 +27,7 @@ PARTS = ("codec", "down", "solver", "server", "sampler", "adapter")
 SECAGG = "secagg"
 """The protocol of ``--secure``."""
 
-PRIVACY = ("dp", "clip", "noise_multiplier")
+PRIVACY = ("dp", "clip", "noise_multiplier", "colluding")
 """The flags of differential privacy, beside the options of its budget."""
 
 

@@ -55,6 +55,7 @@ RUN = [
     Flag("delta", float, "units ** -1.1: clients, or samples", "probability with which epsilon may be exceeded", "X"),
     Flag(CLIP, str, "auto", "largest norm of an update with --dp, or that of a sample's gradient", "auto|X"),
     Flag("noise_multiplier", float, "that of --epsilon", "noise with --dp, divided by the clipping norm", "X"),
+    Flag("colluding", float, "0.1", "share of a round's clients that may help the server, with --dp distributed", "P"),
     Flag("secure_noise", bool, False, "noise of differential privacy from the operating system, not the seed", ""),
     Flag("per_round", int, "all", "clients per round", "K"),
     Flag("rounds", int, ROUNDS, "number of rounds", "R"),

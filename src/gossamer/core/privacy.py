@@ -71,6 +71,10 @@ class Guarantee(ABC):
         ``again`` of them were repeated with new noise after their results may have been seen.
         """
 
+    def cases(self) -> tuple["Guarantee", ...]:
+        """Return the guarantees of which the largest epsilon counts; several if units differ, as clients in size."""
+        return (self,)
+
 
 class PrivatePart(ABC):
     """A part with a statement of differential privacy."""

@@ -94,19 +94,19 @@ class BoundSecure:
 
     # Both sides.
 
-    def topic(self, run: str, clock: Clock) -> bytes:
-        """Return the text that names a round and this exchange, for what clients sign."""
-        return f"gossamer {run} round {clock.round} exchange {self.exchange.number}".encode()
+    def topic(self, run: str, clock: Clock, *, evaluating: bool = False) -> bytes:
+        """Return the text that names a round and this exchange, or its evaluation, for what clients sign."""
+        what = "evaluation" if evaluating else f"exchange {self.exchange.number}"
+        return f"gossamer {run} round {clock.round} {what}".encode()
 
     def digest(self, broadcast: Broadcast) -> bytes:
         """Return the digest of what clients have decoded: the models, and the values of the server's sections."""
         for known, digest in self._digests:
             if known.models is broadcast.models and known.sections is broadcast.sections:
                 return digest
-        found = hashlib.sha256()
-        _feed(found, (broadcast.models, broadcast.sections))
-        self._digests = [*self._digests[-1:], (broadcast, found.digest())]
-        return found.digest()
+        found = digest_of((broadcast.models, broadcast.sections))
+        self._digests = [*self._digests[-1:], (broadcast, found)]
+        return found
 
     def message(self, way: Kind, phase: str, clock: Clock, arrays: Payload) -> Outgoing:
         """Return a request or an answer as a message."""
@@ -192,6 +192,13 @@ class BoundSecure:
         small = int(total.max()) < EXACT[layout.dtype] if len(total) else True
         vector = total.to(layout.dtype if small else torch.float64).to(model[layout.shapes[0][0]].device)
         return acc._replace(total=server.fold_sum(acc.total, arrival, vector, clients))
+
+
+def digest_of(value: Any) -> bytes:
+    """Return the digest of a nest of tensors and numbers."""
+    found = hashlib.sha256()
+    _feed(found, value)
+    return found.digest()
 
 
 def _feed(found: Any, value: Any) -> None:

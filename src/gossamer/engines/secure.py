@@ -12,14 +12,16 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from torch import Tensor
+
 from gossamer.core.exchange import Outcome
 from gossamer.core.jobs import Folding, Outgoing
 from gossamer.core.random import Key
-from gossamer.core.secure import Roster, TooFewClientsError
-from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure
-from gossamer.core.types import Clock, State
+from gossamer.core.secure import Roster, SecureAggregation, SecureRound, TooFewClientsError
+from gossamer.core.secure_exchange import SUM, TRAIN
+from gossamer.core.types import Clock, Payload, State
 from gossamer.core.untrusted import shown
-from gossamer.core.wire import Frame
+from gossamer.core.wire import Frame, Kind
 from gossamer.engines.client import Failure
 from gossamer.engines.inbox import ClientReply, Inbox, Replies
 from gossamer.engines.metrics import Ledger
@@ -98,17 +100,48 @@ class Host(Protocol):
         ...
 
 
+class Sums(Protocol):
+    """What is summed: the uploads of a training exchange (``BoundSecure``), or the metrics of clients."""
+
+    @property
+    def protocol(self) -> SecureAggregation:
+        """The protocol."""
+        ...
+
+    def begin(
+        self, state: State, clients: Sequence[int], clock: Clock, key: Key, run: str, roster: Roster
+    ) -> SecureRound:
+        """Begin the exchange with these clients. ``run`` is the name of the run."""
+        ...
+
+    def message(self, way: Kind, phase: str, clock: Clock, arrays: Payload) -> Outgoing:
+        """Return a request as a message."""
+        ...
+
+    def read(self, way: Kind, phase: str, data: Frame | bytes, clock: Clock) -> Payload:
+        """Return the arrays of an answer. Raise ``PayloadError`` to refuse it."""
+        ...
+
+    def check_sum(self, cohort: int, clients: int) -> None:
+        """Raise ``TooFewClientsError`` if the sum of these clients, of a cohort, may not be known."""
+        ...
+
+    def fold(self, acc: Folding, state: State, total: Tensor, clients: int, clock: Clock, key: Key) -> Folding:
+        """Return the accumulator with the sum."""
+        ...
+
+
 class SecureExchange:
     """Runs an exchange with secure aggregation.
 
     Args:
         run: the run, which reaches the clients
         stage: the exchange, and its clients
-        secure: the secure aggregation of the exchange
+        secure: what is summed
         ledger: the costs of the round
     """
 
-    def __init__(self, run: Host, stage: Stage, secure: BoundSecure, ledger: Ledger) -> None:
+    def __init__(self, run: Host, stage: Stage, secure: Sums, ledger: Ledger) -> None:
         self.engine, self.stage, self.secure, self.ledger = run, stage, secure, ledger
         self.clock, self.key = run.clock_and_key(stage, stage.active[0] if stage.active else -1)
         self.replies: dict[int, ClientReply] = {}  # of the phase of training, and of clients that are lost before

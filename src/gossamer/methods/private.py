@@ -71,6 +71,7 @@ class Terms(NamedTuple):
         per_round: clients per round
         size: the number of entries of the model; 0 if it is not known
         own_sampler: whether the sampler of the method stays
+        colluding: the share of a round's clients that may help the server; none is that of secure aggregation
     """
 
     noise_multiplier: float
@@ -79,6 +80,7 @@ class Terms(NamedTuple):
     per_round: int = 0
     size: int = 0
     own_sampler: bool = False
+    colluding: float | None = None
 
     @property
     def fixed_clip(self) -> float:
@@ -113,6 +115,7 @@ def private(
     noise_multiplier: float | None = None,
     task: Task | None = None,
     own_sampler: bool = False,
+    colluding: float | None = None,
 ) -> Method:
     """Return a method with differential privacy, whose noise is the smallest that meets a budget.
 
@@ -129,6 +132,8 @@ def private(
         noise_multiplier: standard deviation of the noise divided by the clipping norm, instead of a budget
         task: the task, whose network and samples the noise of distributed, local and example privacy depends on
         own_sampler: keep the sampler of the method; by default, central privacy uses Poisson sampling
+        colluding: the share of a round's clients that may help the server, in distributed mode: noise that they know
+            protects nobody, so all clients add more. None is the share for which secure aggregation is configured
     """
     check_method(method, mode)
     count = task.clients if task is not None and clients is None else clients
@@ -136,7 +141,8 @@ def private(
         raise ConfigError("clients: give their number, or a task")
     objective = Objective(task.adapted(method.adapter), "cpu", key(0)) if task is not None else None
     size = objective.layout.size if objective else 0
-    terms = Terms(noise_multiplier or 1.0, clip, count, per_round or count, size, own_sampler)
+    who = count, per_round or count, size, own_sampler, colluding
+    terms = Terms(noise_multiplier or 1.0, clip, *who)
     if noise_multiplier is None:
         budget = Budget(epsilon, delta or usual_delta(units_of(mode, count, task)), rounds)
         terms = terms._replace(noise_multiplier=noise_for(budget, method, mode, terms, objective))
@@ -170,6 +176,8 @@ def noise_for(
 def with_noise(method: Method, mode: str, terms: Terms) -> Method:
     """Return a method with a given amount of noise."""
     check_method(method, mode)
+    alone = wrong_argument("colluding", terms.colluding, "is for distributed mode, where clients share the noise")
+    require((terms.colluding is None or mode == "distributed", alone))
     return MODES[mode](method, terms)
 
 
@@ -246,18 +254,23 @@ def _distributed(method: Method, terms: Terms) -> Method:
     from gossamer.parts.codecs.private.distributed import DistributedNoise
     from gossamer.parts.secure import SecAgg
 
-    protocol = SecAgg()
+    own, bad = method.training.secure, terms.colluding
+    protocol = own if isinstance(own, SecAgg) else SecAgg()
+    if bad is not None:  # secrets and noise hold against the same clients
+        protocol = replace(protocol, colluding=bad)
     if _sends_signs(method):
-        return secured(method.with_parts(codec=_bits(terms, terms.per_round, protocol.dropouts)), protocol)
+        codec = _bits(terms, terms.per_round, protocol.dropouts, protocol.colluding)
+        return secured(method.with_parts(codec=codec), protocol)
     chosen = method.codec if isinstance(method.codec, DistributedNoise) else DiscreteGaussian()
-    codec = replace(
+    noisy = replace(
         chosen,
         clip=terms.fixed_clip,
         noise_multiplier=terms.noise_multiplier,
         clients=terms.per_round,
         dropouts=chosen.dropouts or protocol.dropouts,
+        colluding=protocol.colluding if bad is not None else chosen.colluding or protocol.colluding,
     )
-    return secured(method.with_parts(codec=codec), protocol)
+    return secured(method.with_parts(codec=noisy), protocol)
 
 
 def _local(method: Method, terms: Terms) -> Method:
@@ -282,13 +295,13 @@ def _sends_signs(method: Method) -> bool:
     return isinstance(codec, (StochasticSign, NoisySign))
 
 
-def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0) -> "PoissonBinomial":
+def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0, colluding: float = 0.0) -> "PoissonBinomial":
     """Return one random bit per entry, with the noise of a sum of this number of clients."""
     from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
 
     require((terms.size > 0, "the privacy of signs depends on the number of parameters: give a task"))
     theta = min(0.25, SPREAD * clients**0.5 / (2 * terms.noise_multiplier * terms.size**0.5))
-    return PoissonBinomial(clip=terms.fixed_clip, theta=theta, spread=SPREAD, dropouts=dropouts)
+    return PoissonBinomial(clip=terms.fixed_clip, theta=theta, spread=SPREAD, dropouts=dropouts, colluding=colluding)
 
 
 def _example(method: Method, terms: Terms) -> Method:

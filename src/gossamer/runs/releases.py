@@ -28,15 +28,9 @@ class Releases:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.count = path, 0
-        lines: list[bytes] = []
-        if path is not None:
-            try:
-                lines = inside.read(path, RELEASES).splitlines()
-            except FileNotFoundError:
-                (path / RELEASES).touch()
-        for line in lines:
-            self.count += -1 if _is_void(line) else 1
+        self.path, self.count = path, 0 if path is None else released(path)
+        if path is not None and not (path / RELEASES).exists():
+            (path / RELEASES).touch()
 
     def begin(self, number: int, cohort: Sequence[int]) -> None:
         """Record an attempt at a round, before anything leaves the server."""
@@ -52,6 +46,15 @@ class Releases:
         if self.path is not None:
             with files.on_failure(f"the cohort was not recorded, and the round does not begin, in {self.path}"):
                 inside.append(self.path, RELEASES, json.dumps(entry).encode() + b"\n")
+
+
+def released(path: Path) -> int:
+    """Return the number of results that the run in a folder may have released, as far as it has recorded attempts."""
+    try:
+        lines = inside.read(path, RELEASES).splitlines()
+    except FileNotFoundError:
+        return 0
+    return sum(-1 if _is_void(line) else 1 for line in lines)
 
 
 def _is_void(line: bytes) -> bool:

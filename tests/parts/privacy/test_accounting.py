@@ -24,7 +24,7 @@ def taking(clients: int, cohort: float, sampling: Sampling, **more: int) -> Part
 
 def first_conversion(noise: float, rate: float, steps: int, delta: float) -> float:
     """Epsilon by the conversion of Mironov, 2017 (arXiv:1702.07476, Proposition 3), which older papers used."""
-    curve = accounting._poisson_curve(noise, rate)
+    curve = accounting.poisson_curve(noise, rate)
     pairs = zip(accounting.orders(), curve, strict=True)
     return min(steps * value - math.log(delta) / (order - 1) for order, value in pairs)
 

@@ -77,7 +77,7 @@ def test_the_variance_of_a_prefix_is_its_number_of_nodes() -> None:
         for t in range(1, 10):
             acc = it.begin(state, {})
             state = it.finish(state, acc, Clock(t - 1, 10, -1))
-            noise, variance = state["params"]["w"], t.bit_count()
+            noise, variance = state["params"]["w"], float(t.bit_count())
             if honaker:
                 variance = sum(1 / (2 - 2.0**-level) for level in range(5) if t >> level & 1)
             assert float(noise.var()) == pytest.approx(9 * variance, rel=0.06)

@@ -343,6 +343,18 @@ def test_batches_follow_from_the_key_only_if_noise_does() -> None:
     assert np.var(sizes) == pytest.approx(30 * 0.85, rel=0.2)
 
 
+def test_the_least_work_of_a_client_does_not_depend_on_batches_that_are_drawn_twice() -> None:
+    """A schedule asks for it before training, whose batches are others if they come from the operating system."""
+    method = fedavg().with_parts(solver=DPSGD(steps=5, batch=2))
+    simulation = Simulation(method, tiny_task(), Options(rounds=1, secure_noise=True))
+    client_task, _ = simulation.client_task(Stage(simulation.method.training, 0, {0: GLOBAL}), 0, {})
+    job = simulation.client.read_download(client_task)
+    least = {simulation.client.least_flops(client_task).done for _ in range(20)}
+    spent = [BatchSchedule(simulation.client, client_task).flops(job).done for _ in range(20)]
+    assert len(least) == 1
+    assert least.pop() <= min(spent)
+
+
 # Refusals
 
 

@@ -25,6 +25,11 @@ def claim(run: str, challenge: str, node: int, client: int) -> bytes:
 
 def prove(key: Path, claimed: bytes) -> str:
     """Return the signature of a claim with a node's private key."""
+    return private_key(key).sign(claimed, ec.ECDSA(hashes.SHA384())).hex()
+
+
+def private_key(key: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the private key of a node."""
     try:
         private = load_ssh_private_key(key.expanduser().read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -33,7 +38,7 @@ def prove(key: Path, claimed: bytes) -> str:
         ) from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise ConfigError("the key of this node must be an ECDSA key: gossamer deploy keys makes such keys")
-    return private.sign(claimed, ec.ECDSA(hashes.SHA384())).hex()
+    return private
 
 
 def public_key(folder: Path, client: int) -> ec.EllipticCurvePublicKey:

@@ -119,18 +119,21 @@ class Journal:
             files.write(self.secrets, files.sealed(files.to_tensors(tree.flatten(scratch))))
             self.secrets.chmod(0o600)
 
-    def check_evaluation(self, clock: Clock, sent: bytes) -> None:
+    def check_evaluation(self, clock: Clock, sent: bytes, *, once: bool = False) -> None:
         """Refuse to evaluate models of a round that was not announced, or a second download for the same round.
 
         Otherwise a server could ask for the metrics of any model, and learn the samples of this client from them. The
-        same download may come again after the server has resumed: its metrics are the same.
+        same download may come again after the server has resumed: its metrics are the same. With ``once`` it may not:
+        the difference of two sums over almost the same clients is what one of them sent.
         """
         if not 0 <= clock.round < clock.rounds:
             raise PayloadError(f"round {clock.round + 1} of {clock.rounds} was not announced: it is not evaluated")
         known: dict[str, str] = json.loads(self.evaluated.read_bytes()) if self.evaluated.exists() else {}
         digest = hashlib.sha256(sent).hexdigest()[:32]
-        if known.setdefault(str(clock.round), digest) != digest:
-            raise PayloadError(f"another model was evaluated in round {clock.round + 1}: each round has one evaluation")
+        again = str(clock.round) in known
+        if known.setdefault(str(clock.round), digest) != digest or (again and once):
+            which = "the" if known[str(clock.round)] == digest else "another"
+            raise PayloadError(f"{which} model was evaluated in round {clock.round + 1}: each round has one evaluation")
         with files.on_failure(f"the evaluations of client {self.client} were not saved"):
             files.write(self.evaluated, json.dumps(known).encode())
 

@@ -29,10 +29,14 @@ FIGURE = "figure."
 PHASE = "train.secure"
 """The type of messages in a phase of secure aggregation."""
 
-LIMIT = 2**31 - 1
+EVALUATING, REQUEST, ARRAYS, LIMIT = "evaluating", "request", "arrays", "limit"
+"""Names of values of a protected evaluation: whether a phase belongs to one, the request of its phase of training as
+bytes, the number of arrays in it, and the steps of a metric."""
+
+LARGEST = 2**31 - 1
 """Maximum bytes per message in Flower's protocol."""
 
-T = TypeVar("T", int, float, str, bool)
+T = TypeVar("T", int, float, str, bool, bytes)
 
 
 FROZEN = "frozen"
@@ -82,9 +86,9 @@ def read_keys(text: str) -> dict[Purpose, Key]:
 
 def check_size(nbytes: int) -> None:
     """Refuse a message that is too large for Flower."""
-    if nbytes > LIMIT:
+    if nbytes > LARGEST:
         raise PayloadError(
-            f"the message has {nbytes:,} bytes, and Flower carries at most {LIMIT:,}: "
+            f"the message has {nbytes:,} bytes, and Flower carries at most {LARGEST:,}: "
             "use a smaller model, or a codec that sends less"
         )
 

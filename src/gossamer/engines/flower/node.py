@@ -8,6 +8,7 @@ client number and sample counts), train, and evaluate. It sends the method's mes
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,39 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from gossamer.core import secure, wire
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.jobs import SILENT, round_key
 from gossamer.core.method import Method
 from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, KeyRing, Purpose
-from gossamer.core.secure_exchange import SCRATCH, without_scratch
-from gossamer.core.types import Clock, Flops, Params
+from gossamer.core.secure_exchange import SCRATCH, SUM, digest_of, without_scratch
+from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
-from gossamer.engines.flower.messages import FIGURE, PHASE, content, data, fingerprint, metric_words, read_keys, word
+from gossamer.engines.flower.messages import (
+    ARRAYS,
+    EVALUATING,
+    FIGURE,
+    LIMIT,
+    PHASE,
+    REQUEST,
+    content,
+    data,
+    fingerprint,
+    metric_words,
+    read_keys,
+    word,
+)
+from gossamer.engines.flower.roster import PINNED, pinned
+from gossamer.engines.metric_sums import BITS, metric_numbers, metric_segments
 from gossamer.engines.warm_start import Init
+from gossamer.parts.secure import SecAgg
+from gossamer.parts.secure.roster import KeyRoster, signer
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -39,6 +58,9 @@ Ask = Callable[["Member", Message], tuple[Words, bytes]]
 
 FAULT, OUT_OF_STEP, PROOF = "fault", "out_of_step", "proof"
 """Names of values in a reply: the reason of a failure, whether the client state caused it, the proof of a number."""
+
+ROSTER = "roster"
+"""The name of the roster in the query of a server with secure aggregation."""
 
 
 def client_app(method: Method, task: AnyTask) -> ClientApp:
@@ -94,11 +116,14 @@ class Node:
         member = self._members[known]
         member.know(keys)
         member.home, member.node = state_folder(context.node_config), context.node_id
-        member.secret = Path(str(context.node_config["key"])) if "key" in context.node_config else None
+        member.secret, member.own_roster = (_path(context.node_config, name) for name in ("key", "roster"))
+        member.demand(context.node_config.get("min-clients"))
         return member
 
     def hello(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Report the client number, with a proof if this node has a key, and the sample counts."""
+        if member.bound.training.secure is not None:
+            member.pin(word(message, ROSTER, str))
         return {**_echo(message), **member.describe(), **member.proof(message)}, b""
 
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
@@ -119,7 +144,9 @@ class Node:
         return _echo(message), member.answer(message)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
-        """Evaluate the client's deployed model on its own test samples."""
+        """Evaluate the client's deployed model on its own test samples; under secure aggregation, mask the result."""
+        if member.bound.training.secure is not None:
+            return _echo(message), member.evaluate_masked(message)
         return {**_echo(message), **member.evaluate(message)}, b""
 
 
@@ -149,6 +176,8 @@ class Member:
         self.bound, self.client = bound, self.clients[bound.training.number]
         self.home, self.node = Path(), 0
         self.secret: Path | None = None
+        self.own_roster: Path | None = None
+        self._roster: KeyRoster | None = None
 
     def know(self, keys: Mapping[Purpose, Key]) -> None:
         """Replace the keys that this client was given: each message has those that it needs."""
@@ -176,6 +205,33 @@ class Member:
         claimed = identity.claim(word(message, "run", str), word(message, "challenge", str), self.node, self.number)
         return {PROOF: identity.prove(self.secret, claimed)}
 
+    def demand(self, fewest: Any) -> None:
+        """Refuse smaller cohorts under secure aggregation than the node's settings allow."""
+        protected = self.bound.training.secure
+        if protected is None or fewest is None:
+            return
+        if not isinstance(protected.protocol, SecAgg) or type(fewest) is not int:
+            raise ConfigError(f"min-clients in --node-config must be a whole number, for SecAgg, got {fewest!r}")
+        protected.protocol = replace(protected.protocol, min_clients=max(fewest, protected.protocol.min_clients))
+
+    def pin(self, sent: str) -> None:
+        """Trust the roster of a server, if it is the one that this node knows; the node's own key must be on it."""
+        self._roster = pinned(sent, self.home, self.own_roster)
+        member, probe = self._signing(b"roster"), b"gossamer: is this key on the roster?"
+        if not member.roster.verify(self.number, probe, member.sign(probe)):
+            raise ConfigError(f"the key of this node is not that of client {self.number} on the roster: check key=")
+
+    def _signing(self, topic: bytes) -> secure.Member:
+        """Return this client as it signs in secure aggregation."""
+        if self.secret is None:
+            raise ConfigError("secure aggregation needs the key of this node: key= in --node-config")
+        if self._roster is None:  # a new process
+            place = self.own_roster or self.home / PINNED
+            if not place.exists():
+                raise PayloadError("this node knows no roster yet: the server must ask for its number first")
+            self._roster = pinned(place.read_text(), self.home, self.own_roster)
+        return secure.Member(self.number, topic, signer(identity.private_key(self.secret)), self._roster)
+
     def train(self, message: Message) -> ClientResult:
         """Run the task of a message, and write the journal before anything is sent."""
         clock, known, journal = self._read_header(message)
@@ -198,32 +254,60 @@ class Member:
     def answer(self, message: Message) -> bytes:
         """Answer a request of secure aggregation, and write the new secrets before anything is sent."""
         clock, _, journal = self._read_header(message)
-        if (secure := self.bound.training.secure) is None:
+        if (protected := self.bound.training.secure) is None:
             raise PayloadError("the method of this node has no secure aggregation")
         with journal.alone():
-            answer, scratch = secure.answer(word(message, "phase", str), data(message), clock, journal.scratch())
+            run, evaluating = word(message, "run", str), word(message, EVALUATING, bool)
+            member = self._signing(protected.topic(run, clock, evaluating=evaluating))
+            answer, scratch = protected.answer(
+                word(message, "phase", str), data(message), clock, member, journal.scratch()
+            )
             journal.note_scratch(scratch)
         return bytes(answer.data)
 
     def evaluate(self, message: Message) -> Words:
         """Evaluate the client's deployed model on its own test samples and, on request, on all local test samples."""
         clock, known, journal = self._read_header(message)
-        if isinstance(self.bound.training.codec, PrivatePart) and self.bound.training.secure is None:
+        if self.bound.training.hides:
             raise PayloadError("metrics on this client's samples have no noise: local privacy does not send them")
         with journal.alone():
             journal.check_evaluation(clock, data(message))
             state = journal.recall(clock.round + 1, known, self.bound.training.settle)
-        key = round_key(self.key, clock.round)
-        samples = self.task.split.train(self.number)
-        held = self.client.choose(self._models(message, clock, key), samples)
-        tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
-        params = self.method.parametrization.deploy(tuned, self.client.built)
-        evaluator = Evaluator(self.objective, self._labels if self.bound.training.labels else None)
+        evaluator, params, _ = self._deployed(message, clock, state)
         own, whole = metric_words(self.objective.metrics)
         found = dict(zip(own, evaluator.on_client(params, self.number), strict=True))
         if word(message, "whole", bool):
             found |= dict(zip(whole, evaluator.whole(params), strict=True))
         return found
+
+    def evaluate_masked(self, message: Message) -> bytes:
+        """Evaluate the client's deployed model on its own test samples, once per round, as a protected upload."""
+        clock, known, journal = self._read_header(message)
+        protected = self.bound.training.secure
+        assert protected is not None
+        request = wire.read_piece(word(message, REQUEST, bytes), word(message, ARRAYS, int))
+        limit = word(message, LIMIT, int)
+        if not 1 <= limit < 1 << BITS:
+            raise PayloadError(f"the steps of a metric must be from 1 to {(1 << BITS) - 1:,}, got {limit}")
+        with journal.alone():
+            journal.check_evaluation(clock, data(message), once=True)
+            state = journal.recall(clock.round + 1, known, self.bound.training.settle)
+            scratch = journal.train_scratch()
+        evaluator, params, models = self._deployed(message, clock, state)
+        values, tested = evaluator.on_client(params, self.number), len(self.task.split.test(self.number))
+        numbers = metric_numbers(self.task, values, tested, limit)
+        segments, sent = metric_segments(self.task, limit), digest_of(models)
+        masked = protected.protocol.protect(numbers, segments, self.number, request, sent, scratch)
+        return bytes(protected.message("up", SUM, clock, masked).data)
+
+    def _deployed(self, message: Message, clock: Clock, state: State) -> tuple[Evaluator, Params, tuple[Params, ...]]:
+        """Return what evaluates the client's deployed model, this model, and the models of the message."""
+        key, samples = round_key(self.key, clock.round), self.task.split.train(self.number)
+        models = self._models(message, clock, key)
+        held = self.client.choose(models, samples)
+        tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
+        params = self.method.parametrization.deploy(tuned, self.client.built)
+        return Evaluator(self.objective, self._labels if self.bound.training.labels else None), params, models
 
     def _models(self, message: Message, clock: Clock, key: Key) -> tuple[Params, ...]:
         """Return the models of a message; the initial model if the method shares nothing."""
@@ -238,6 +322,11 @@ class Member:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
         journal = Journal(self.home, word(message, "run", str), self.number)
         return clock, word(message, "known", int), journal
+
+
+def _path(settings: Mapping[str, Any], name: str) -> Path | None:
+    """Return the file that a setting of a node names; none if it is not given."""
+    return Path(str(settings[name])).expanduser() if name in settings else None
 
 
 def client_number(settings: Mapping[str, Any]) -> int:

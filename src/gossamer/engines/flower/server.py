@@ -29,7 +29,7 @@ from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Receipt
 from gossamer.core.downlink import NEVER as NO_VERSION
-from gossamer.core.errors import ConfigError, PayloadError, RunError
+from gossamer.core.errors import ConfigError, PayloadError, RunError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_purpose
 from gossamer.core.method import Method
@@ -44,22 +44,26 @@ from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange,
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import PHASE, content, fingerprint, keys_text, metric_words, word
-from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
+from gossamer.engines.flower.messages import EVALUATING, PHASE, content, fingerprint, keys_text, metric_words, word
+from gossamer.engines.flower.node import OUT_OF_STEP, PROOF, ROSTER
 from gossamer.engines.flower.real_time import RealTime
 from gossamer.engines.flower.replies import CheckedReply, answer_of, checked
+from gossamer.engines.flower.roster import read_roster, roster_text
 from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
+from gossamer.engines.flower.secure_metrics import EvaluatingHost, MetricSum
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.kept_run import kept_key
+from gossamer.engines.metric_sums import means_of
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import Options
 from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
-from gossamer.engines.secure import PhaseReplies, PhaseReply
+from gossamer.engines.secure import PhaseReplies, PhaseReply, SecureExchange
 from gossamer.engines.warm_start import Init
 from gossamer.parts.privacy.parts import parts_of
+from gossamer.parts.secure.roster import KeyRoster
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
@@ -74,8 +78,17 @@ from gossamer.tasks.task import AnyTask, Task, task_at
 FOLDED = "folded"
 """Entry of the server's copy of a client state: the client's last aggregated round."""
 
+NO_KEYS = (
+    "secure aggregation needs the public keys of the nodes, with which they check each other: keys=FOLDER with"
+    " node-0.pub and so on (gossamer deploy keys makes them)"
+)
+"""Why a run with secure aggregation does not start."""
+
 TOO_LATE = "it had not replied at the end of the round"
 """Why a client without a failure does not count as a reply."""
+
+SUMS_ALONE = "sums of clients: secure aggregation hides the metrics of single ones"
+"""Where the metrics come from under secure aggregation."""
 
 NO_CLIENT = "by the server alone: clients whose updates are hidden send no metrics"
 """Why there are no metrics of clients."""
@@ -161,6 +174,8 @@ class FlowerRun(FederatedRun):
         self.challenge = secrets.token_hex(16)
         keys = Path(settings.keys) if settings.keys and grid is not None else None
         self.keys = {client: identity.public_key(keys, client) for client in range(task.clients)} if keys else {}
+        signed = self.method.training.secure is None or grid is None or bool(self.keys)
+        require((signed, NO_KEYS))
         wanted = fingerprint(method, self.objective)
         self.fleet = NodePool(grid, task.clients, self.hello, wanted, self.identify)
         self.anew: set[int] = set()
@@ -198,6 +213,17 @@ class FlowerRun(FederatedRun):
         """Yes: a deployment cannot switch it off."""
         return True
 
+    @property
+    def run_name(self) -> str:
+        """The run's ID."""
+        name: str = self.about["id"]
+        return name
+
+    @cached_property
+    def roster(self) -> KeyRoster:
+        """The public keys of all clients, as nodes get them."""
+        return read_roster(roster_text(self.keys))
+
     def split_of(self, options: Options) -> Split | None:
         """Return nothing: only the nodes know their samples."""
         return None
@@ -214,7 +240,8 @@ class FlowerRun(FederatedRun):
 
     def hello(self) -> RecordDict:
         """Return the query for new nodes."""
-        return content({**self.words(0), "challenge": self.challenge})
+        roster = {ROSTER: roster_text(self.keys)} if self.method.training.secure else {}
+        return content({**self.words(0), "challenge": self.challenge, **roster})
 
     def identify(self, node: int, client: int, message: Message) -> None:
         """Refuse a node that does not have the key of the client that it claims to be, if keys are given."""
@@ -323,9 +350,12 @@ class FlowerRun(FederatedRun):
             with ledger.time("receive"):
                 inbox.put(client, self.accept(stage, client, reply, ledger))
 
-    def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
+    def ask_phase(
+        self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger, *, evaluating: bool = False
+    ) -> PhaseReplies:
         """Send the requests to the nodes, and take answers as they arrive until the deadline."""
-        words = {client: self.words(stage.number, client, phase=phase) for client in requests}
+        more: dict[str, Any] = {"phase": phase, EVALUATING: evaluating}
+        words = {client: self.words(stage.number, client, **more) for client in requests}
         contents = {client: content(words[client], bytes(sent.data)) for client, sent in requests.items()}
         for sent in requests.values():
             ledger.down.update(sent.kinds)
@@ -478,6 +508,8 @@ class FlowerRun(FederatedRun):
         """Evaluate the global model on the server's test samples, if any, and let clients evaluate their models."""
         models = self.method.global_models(self.server)
         here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
+        if self.method.training.secure is not None:
+            return self._secure_metrics(number, here, ledger)
         if self.method.training.hides:  # metrics of single clients would say what their updates may not
             ledger.measure({EVALUATION: NO_CLIENT})
             return (
@@ -491,6 +523,35 @@ class FlowerRun(FederatedRun):
         else:
             whole = list(here.whole(self.deployed())) if here else [_mean(found.values(), name) for name in everything]
         return figures(self.task.metrics, whole, mine, self.task.clients)
+
+    def _secure_metrics(self, number: int, here: Evaluator | None, ledger: Ledger) -> Evaluated:
+        """Return means of the clients' metrics from a secure sum, and the server's own metrics of the global model."""
+        secure, busy = self.method.training.secure, {*(self.dispatcher.busy if self.dispatcher else ()), *self.anew}
+        assert secure is not None
+        down, up = self.fleet.bytes_down, self.fleet.bytes_up
+        asked = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested and c not in busy]
+        asked = [client for client in asked if client not in self.excluded]
+        sums, costs, problem = MetricSum(self, secure, len(asked)), Ledger(), ""
+        stage = Stage(self.method.training, number, dict.fromkeys(asked, GLOBAL))
+        try:
+            secure.protocol.check_cohort(len(asked))
+            costs.begin()
+            SecureExchange(EvaluatingHost(self, sums), stage, sums, costs).run(Folding(None, None))
+            problem = costs.figures["secure"].get("refused", "")
+        except ConfigError as error:
+            problem = str(error)
+        found = means_of(self.task, sums.total, sums.limit) if sums.total is not None else Evaluated()
+        if here is not None:
+            found |= dict(zip(("loss", *self.objective.metrics), here.whole(self.deployed()), strict=True))
+        summed = costs.figures["secure"]["summed"] if sums.total is not None else 0
+        ledger.measure({EVALUATION: f"{SUMS_ALONE}: {problem or f'of {summed} clients in this round'}"})
+        ledger.notes["evaluation_failures"] = costs.failures
+        ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
+        return found
+
+    def plain_evaluation(self, stage: Stage) -> Stage:
+        """Return the stage in which the clients of another one receive the models that they evaluate."""
+        return Stage(self._evaluation, stage.number, {client: self.method.home(client) for client in stage.assigned})
 
     @cached_property
     def _evaluation(self) -> BoundExchange:

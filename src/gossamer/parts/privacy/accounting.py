@@ -191,12 +191,16 @@ class SampledGaussian(Guarantee):
 
     def epsilon(self, rounds: int, delta: float, again: int = 0) -> float:
         """Return the epsilon of the composed samples."""
-        count = (math.ceil(rounds / self.every) + again) * self.steps
+        count = self.count(rounds, again)
         if not count:
             return 0.0
         if self.accountant == "pld":
             return _pld_epsilon(self.noise, self.rate, count, delta)
-        return renyi_epsilon(orders(), [count * value for value in _poisson_curve(self.noise, self.rate)], delta)
+        return renyi_epsilon(orders(), [count * value for value in poisson_curve(self.noise, self.rate)], delta)
+
+    def count(self, rounds: int, again: int = 0) -> int:
+        """Return the number of samples that a client may be in."""
+        return (math.ceil(rounds / self.every) + again) * self.steps
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,7 @@ class FixedGaussian(Guarantee):
         if not rounds:
             return 0.0
         plain = exact_epsilon(self.noise / math.sqrt(rounds), delta)
-        curve = _fixed_curve(self.noise, self.rate)
+        curve = fixed_curve(self.noise, self.rate)
         return min(plain, renyi_epsilon(WHOLE, [rounds * value for value in curve], delta))
 
 
@@ -236,32 +240,36 @@ def check_delta(delta: float) -> None:
 def _pld_epsilon(noise: float, rate: float, count: int, delta: float) -> float:
     """Return the epsilon of several sampled Gaussian mechanisms."""
     check_delta(delta)
-    return float(_one_round(noise, rate).self_compose(count).get_epsilon_for_delta(delta))
+    return float(losses(noise, rate, interval(noise, rate)).self_compose(count).get_epsilon_for_delta(delta))
 
 
-@lru_cache(maxsize=64)
-def _one_round(noise: float, rate: float) -> Any:
-    """Return the privacy loss distribution of one sampled Gaussian mechanism.
+def interval(noise: float, rate: float) -> float:
+    """Return the width of the discretization of the privacy loss of one sampled Gaussian mechanism.
 
-    The interval of the discretization follows the standard deviation of the loss, about q sqrt(exp(1 / z^2) - 1), and
-    the largest loss, at 10 standard deviations of the noise. A wider interval rounds epsilon up more.
+    It follows the standard deviation of the loss, about q sqrt(exp(1 / z^2) - 1), and the largest loss, at 10 standard
+    deviations of the noise. A wider interval rounds epsilon up more.
     """
     spread = rate * math.sqrt(math.expm1(min(noise**-2, 50.0)))
     largest = max(0.0, math.log(rate) + (20 * noise + 1) / (2 * noise**2))
-    interval = max(1e-5, min(1e-3, spread / FINE), largest / MOST)
-    make = _module("pld.privacy_loss_distribution").from_gaussian_mechanism
-    return make(noise, sampling_prob=rate, value_discretization_interval=interval)
+    return max(1e-5, min(1e-3, spread / FINE), largest / MOST)
 
 
 @lru_cache(maxsize=64)
-def _poisson_curve(noise: float, rate: float) -> tuple[float, ...]:
+def losses(noise: float, rate: float, width: float) -> Any:
+    """Return the privacy loss distribution of one sampled Gaussian mechanism, in intervals of this width."""
+    make = _module("pld.privacy_loss_distribution").from_gaussian_mechanism
+    return make(noise, sampling_prob=rate, value_discretization_interval=width)
+
+
+@lru_cache(maxsize=64)
+def poisson_curve(noise: float, rate: float) -> tuple[float, ...]:
     """Return the Rényi divergences of one Poisson-sampled Gaussian mechanism, by order."""
     dp = _module()
     return _curve(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), "ADD_OR_REMOVE_ONE", orders())
 
 
 @lru_cache(maxsize=64)
-def _fixed_curve(noise: float, rate: float) -> tuple[float, ...]:
+def fixed_curve(noise: float, rate: float) -> tuple[float, ...]:
     """Return the Rényi divergences of one Gaussian mechanism on a sample without replacement, by order."""
     dp = _module()
     return _curve(dp.SampledWithoutReplacementDpEvent(1, rate, dp.GaussianDpEvent(noise)), "REPLACE_ONE", WHOLE)

@@ -60,11 +60,14 @@ class TreeGaussian(Guarantee):
         """Return the epsilon of all trees as one Gaussian mechanism."""
         if not rounds:
             return 0.0
-        square = squared_sensitivity(rounds, self.separation, self.restart, honaker=self.honaker)
+        return exact_epsilon(self.noise / math.sqrt(self.square(rounds, again)), delta)
+
+    def square(self, rounds: int, again: int = 0) -> int:
+        """Return the squared sensitivity, in units of the clipping norm."""
+        square: int = squared_sensitivity(rounds, self.separation, self.restart, honaker=self.honaker)
         # A repeated round draws the nodes anew that it completes: at most one of each level.
         levels = range(min(rounds, self.restart or rounds).bit_length())
-        square += again * sum(math.ceil(2**level / self.separation) ** 2 for level in levels)
-        return exact_epsilon(self.noise / math.sqrt(square), delta)
+        return square + again * sum(-(-(1 << level) // self.separation) ** 2 for level in levels)
 
 
 class Visits(NamedTuple):
@@ -72,12 +75,12 @@ class Visits(NamedTuple):
 
     Args:
         leave: the number of rounds after the node in which the client may not take part
-        count: the number of visits
+        visits: the number of visits
         inside: the sum of squared visits of the released nodes inside, without the node itself
     """
 
     leave: int
-    count: int
+    visits: int
     inside: int
 
 
@@ -112,14 +115,14 @@ class Patterns:
         for left in self.of_node(level - 1, enter):
             for right in self.of_node(level - 1, left.leave):
                 # The left child has an even index, and the right child an odd one.
-                odd = right.count**2 if self.honaker else 0
-                inside = left.inside + left.count**2 + right.inside + odd
-                at = right.leave, left.count + right.count
+                odd = right.visits**2 if self.honaker else 0
+                inside = left.inside + left.visits**2 + right.inside + odd
+                at = right.leave, left.visits + right.visits
                 found[at] = max(found.get(at, 0), inside)
         kept: list[Visits] = []
-        for (leave, count), inside in sorted(found.items(), key=lambda each: (each[0][0], -each[0][1])):
-            if not any(other.count >= count and other.inside >= inside for other in kept):
-                kept.append(Visits(leave, count, inside))
+        for (leave, visits), inside in sorted(found.items(), key=lambda each: (each[0][0], -each[0][1])):
+            if not any(other.visits >= visits and other.inside >= inside for other in kept):
+                kept.append(Visits(leave, visits, inside))
         return tuple(kept)
 
     def after(self, before: dict[int, int], rounds: int) -> dict[int, int]:
@@ -133,8 +136,8 @@ class Patterns:
                 continue
             found: dict[int, int] = {}
             for enter, total in before.items():
-                for leave, count, inside in self.of_node(level, enter):
-                    found[leave] = max(found.get(leave, 0), total + inside + count**2)
+                for leave, visits, inside in self.of_node(level, enter):
+                    found[leave] = max(found.get(leave, 0), total + inside + visits**2)
             before, most = {}, -1
             for leave, total in sorted(found.items()):
                 if total > most:

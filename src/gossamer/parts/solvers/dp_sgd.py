@@ -172,6 +172,10 @@ class LargestEpsilon(Guarantee):
         """Return the largest epsilon."""
         return max(each.epsilon(rounds, delta, again) for each in self.of)
 
+    def cases(self) -> tuple[Guarantee, ...]:
+        """Return them."""
+        return self.of
+
 
 @dataclass(frozen=True)
 class BoundDPSGD(DPSGD):

@@ -265,3 +265,43 @@ def test_rounds_with_too_little_noise_have_no_guarantee(kind: Any) -> None:
         codec.guarantee(EVERYBODY._replace(cohort=40))
     with pytest.raises(ConfigError, match="needs rounds with a fixed number of clients"):
         codec.guarantee(EVERYBODY._replace(sampling="poisson"))
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.1, 0.3])
+def test_epsilon_is_that_of_the_noise_without_that_of_colluding_clients(colluding: float) -> None:
+    """By an independent computation: Skellam noise of all clients, less that of the lost and of those that help."""
+    dp = pytest.importorskip("dp_accounting.rdp")
+    clients, dropouts, size, rounds, delta = 50, 0.1, 1000, 10, 1e-5
+    given: dict[str, Any] = {"clients": clients, "dropouts": dropouts, "noise_multiplier": 2.0}
+    codec = bound(Skellam(**given, colluding=colluding), size)
+    grid = codec.grid(size)
+    total = grid.variance * clients
+    left = total * (1 - dropouts - colluding)
+    assert math.sqrt(left) * grid.step == pytest.approx(2.0)  # the noise multiplier is that of the honest clients
+    orders = list(range(2, 200))
+    found = codec.guarantee(EVERYBODY._replace(clients=clients, cohort=clients))
+    norm2 = min(grid.clip + math.sqrt(size), math.sqrt(grid.clip**2 + size / 4 + grid.clip + math.sqrt(size) / 2)) ** 2
+    norm1 = math.sqrt(norm2) * min(math.sqrt(size), math.sqrt(norm2))
+    curve = [
+        rounds
+        * (a * norm2 / (2 * left) + min(((2 * a - 1) * norm2 + 6 * norm1) / (4 * left**2), 3 * norm1 / (2 * left)))
+        for a in orders
+    ]
+    assert found.epsilon(rounds, delta) == pytest.approx(dp.compute_epsilon(orders, curve, delta)[0], rel=2e-3)
+    naive = bound(Skellam(**given), size)
+    assert codec.fewest(clients) == naive.fewest(clients) == 45
+    assert (codec.grid(size).variance * grid.step**2 > naive.grid(size).variance * naive.grid(size).step ** 2) == (
+        colluding > 0
+    )
+
+
+def test_colluding_clients_of_a_larger_round_count_too() -> None:
+    """Shares are rounded down: ten clients may have one that helps, nine have none."""
+    pytest.importorskip("gossamer.parts.privacy.renyi")
+    codec = bound(Skellam(clients=9, colluding=0.1, dropouts=0.1), 1000)
+    assert codec.fewest(9) == 9
+    assert codec.fewest(10) == 10
+    with pytest.raises(ConfigError, match="a round has 10 clients and too little noise"):
+        codec.guarantee(EVERYBODY._replace(cohort=10))
+    with pytest.raises(ConfigError, match=r"colluding and dropouts, 0\.5, must be below 1 together, got 0\.5"):
+        Skellam(dropouts=0.5, colluding=0.5)

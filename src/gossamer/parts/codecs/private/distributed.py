@@ -4,10 +4,11 @@ Each client clips its update to the norm ``clip``, rotates it, divides it by a s
 numbers (``rounding``), and adds noise (``tables``). All clients rotate in the same way, so the server decodes the sum
 of the whole numbers: times the step, rotated back. With n clients, each adds noise of variance
 
-    (noise_multiplier clip / step)^2 / (n - dropouts)         so that the sum has at least noise_multiplier times clip
+    (noise_multiplier clip / step)^2 / h        so that h clients have noise of noise_multiplier times clip in the sum
 
-even if ``dropouts`` clients are lost. The noise of one client is too small to protect it: the server must not see the
-messages, which is why these codecs need secure aggregation.
+where h = n - dropouts - colluding: a share of the clients may be lost, and a share may help the server. These know
+their own noise, so the server can subtract it, and only that of the h others protects anybody. The noise of one client
+is too small to protect it: the server must not see the messages, which is why these codecs need secure aggregation.
 
 A message has ``bits`` bits per entry, for the whole numbers from -B to B, plus B. The step is the smallest for which
 
@@ -37,7 +38,17 @@ from gossamer.core.privacy import Guarantee, Participation, PrivatePart, SharedN
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.private.bound import check_outermost, entries, is_secure, least_cohort, remaining, with_zeros
+from gossamer.parts.codecs.private.bound import (
+    check_outermost,
+    entries,
+    helped,
+    honest,
+    is_secure,
+    least_cohort,
+    of_share,
+    shares,
+    with_zeros,
+)
 from gossamer.parts.codecs.private.packing import pack, unpack
 from gossamer.parts.codecs.private.rounding import clipped, norm_bound, rounded
 from gossamer.parts.codecs.private.tables import EXTRA, REACH, Weights, draw, reach
@@ -71,9 +82,10 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
 
     Args:
         clip: the largest norm of an update; longer ones are scaled down
-        noise_multiplier: the standard deviation of the noise of the sum, divided by ``clip``
+        noise_multiplier: the standard deviation of the noise that honest clients have in the sum, divided by ``clip``
         clients: the number of clients in a round
         dropouts: the share of them that may drop out without a weaker guarantee; each client adds more noise for it
+        colluding: the share of them that may tell the server their noise without a weaker guarantee; likewise
         bits: the number of bits per entry of one client's values
         rotate: rotate updates at random, so that all entries are small
     """
@@ -82,6 +94,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
     noise_multiplier: float = 1.0
     clients: int = 100
     dropouts: float = 0.0
+    colluding: float = 0.0
     bits: int = 16
     rotate: bool = True
 
@@ -90,7 +103,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
             (1e-30 <= self.clip <= 1e30, wrong(self, "clip", "must be from 1e-30 to 1e30")),
             (1e-3 <= self.noise_multiplier <= 1e6, wrong(self, "noise_multiplier", "must be from 0.001 to 1e6")),
             (1 <= self.clients <= 1 << 30, wrong(self, "clients", "must be at least 1")),
-            (0 <= self.dropouts < 1, wrong(self, "dropouts", "must be at least 0 and below 1")),
+            *shares(self, self.dropouts, self.colluding),
             (8 <= self.bits <= 18, wrong(self, "bits", "must be from 8 to 18")),
         )
 
@@ -128,8 +141,13 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
         return self._with(size=entries(context), secure_noise=context.network.secure_noise)
 
     def fewest(self, cohort: int) -> int:
-        """Return the number of clients whose noise is that of the guarantee."""
-        return remaining(self.clients, self.dropouts)
+        """Return the number of clients whose noise suffices, if a share of the cohort helps the server."""
+        return self.honest + of_share(cohort, self.colluding)
+
+    @property
+    def honest(self) -> int:
+        """The number of clients whose noise protects."""
+        return honest(self.clients, self.dropouts, self.colluding)
 
     def of_client(self, client: int) -> Self:
         """Return the codec with the draws of a client."""
@@ -141,7 +159,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
 
     def grid(self, size: int) -> Grid:
         """Return the whole numbers for updates with this number of entries."""
-        noise = self.noise_multiplier * self.clip / math.sqrt(remaining(self.clients, self.dropouts))
+        noise = self.noise_multiplier * self.clip / math.sqrt(self.honest)
         largest = self.clip * (min(1.0, SPREAD / math.sqrt(Rotation(size, Key(0, 0)).block)) if self.rotate else 1.0)
         top = (1 << self.bits - 1) - 1
         step = (largest + REACH * noise) / (top - 2 - EXTRA)
@@ -225,14 +243,14 @@ class BoundNoise(DistributedNoise):
         """Return the Rényi divergence of one round, without one client or with a replaced one."""
         grid = self.grid(self.size)
         norm = norm_bound(grid.clip, self.size) * (2 if replaced else 1)
-        return self.renyi(order, norm, self.size, grid.variance, remaining(self.clients, self.dropouts))
+        return self.renyi(order, norm, self.size, grid.variance, self.honest)
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the noisy sums, against the server and everybody who sees the model."""
         from gossamer.parts.privacy.renyi import from_renyi  # imported here: it needs an optional package
 
-        least, needed = least_cohort(participation, self.dropouts, self._name), remaining(self.clients, self.dropouts)
-        if least < needed:
+        asked = least_cohort(participation, self._name)
+        if honest(asked, self.dropouts, self.colluding) < self.honest:
             raise ConfigError(
                 f"{self._name}.clients={self.clients} share the noise, a round has {participation.cohort:g} clients "
                 f"and too little noise: use {self._name}.clients={int(participation.cohort)}"
@@ -240,7 +258,8 @@ class BoundNoise(DistributedNoise):
         return from_renyi(
             self.divergence,
             with_zeros(participation),
-            f"{self._name} noise of {needed} or more clients, {self.noise_multiplier:g} times the clipping norm",
-            "everybody, also the server, which sees sums",
+            f"{self._name} noise of {self.honest} or more honest clients, {self.noise_multiplier:g} times the clipping "
+            "norm",
+            f"everybody, also the server, which sees sums, {helped(asked, self.colluding)}",
             replaced=lambda order: self.divergence(order, replaced=True),
         )

@@ -17,7 +17,8 @@ The guarantee (``poisson_binomial_renyi``) is about that of Gaussian noise with 
 
     z = sqrt(n / trials) spread / (2 theta sqrt(d))
 
-where n clients are summed under secure aggregation, and n = 1 if the server sees each message. So a model with many
+where n honest clients are summed under secure aggregation (not those that may drop out, nor those that may tell the
+server their bits, which then count as constants), and n = 1 if the server sees each message. So a model with many
 parameters needs a small theta: ``theta = spread / (2 z sqrt(d))`` for local privacy. Then almost all bits are noise.
 """
 
@@ -37,7 +38,17 @@ from gossamer.core.random import Key, fold
 from gossamer.core.random.private import words_of
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.private.bound import check_outermost, entries, is_secure, least_cohort, remaining, with_zeros
+from gossamer.parts.codecs.private.bound import (
+    check_outermost,
+    entries,
+    helped,
+    honest,
+    is_secure,
+    least_cohort,
+    remaining,
+    shares,
+    with_zeros,
+)
 from gossamer.parts.codecs.private.poisson_binomial_renyi import divergence
 from gossamer.parts.codecs.private.rounding import clipped
 from gossamer.parts.codecs.rotation import BLOCK, Rotation
@@ -56,6 +67,7 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
         trials: the number of bits per entry
         spread: the range of rotated entries, in standard deviations; larger entries are clipped
         dropouts: the share of the clients of a round that may drop out of the sum, under secure aggregation
+        colluding: the share of the clients of a round that may tell the server their bits, under secure aggregation
     """
 
     clip: float = 1.0
@@ -63,6 +75,7 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     trials: int = 1
     spread: float = 4.0
     dropouts: float = 0.0
+    colluding: float = 0.0
 
     def __post_init__(self) -> None:
         require(
@@ -70,7 +83,7 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
             (1e-6 <= self.theta < 0.5, wrong(self, "theta", "must be from 1e-6 to below 0.5")),
             (1 <= self.trials <= 255, wrong(self, "trials", "must be from 1 to 255")),
             (1 <= self.spread <= 100, wrong(self, "spread", "must be from 1 to 100")),
-            (0 <= self.dropouts < 1, wrong(self, "dropouts", "must be at least 0 and below 1")),
+            *shares(self, self.dropouts, self.colluding),
         )
 
     @property
@@ -196,7 +209,7 @@ class BoundPoissonBinomial(PoissonBinomial, SharedNoise):
         return self.secure_noise
 
     def fewest(self, cohort: int) -> int:
-        """Return the number of clients whose random bits are those of the guarantee."""
+        """Return the number of clients whose bits suffice, if a share of the cohort helps the server."""
         return remaining(cohort, self.dropouts)
 
     @property
@@ -208,8 +221,11 @@ class BoundPoissonBinomial(PoissonBinomial, SharedNoise):
         """Return the guarantee against the server: of each message, or of sums under secure aggregation."""
         from gossamer.parts.privacy.renyi import from_renyi  # imported here: it needs an optional package
 
-        clients = least_cohort(participation, self.dropouts, "PoissonBinomial") if self.secure else 1
-        seen = f"sums of {clients} or more clients" if self.secure else "each message"
+        clients, seen = 1, "each message"
+        if self.secure:
+            asked = least_cohort(participation, "PoissonBinomial")
+            clients = honest(asked, self.dropouts, self.colluding)
+            seen = f"sums of {clients} or more honest clients, {helped(asked, self.colluding)}"
         return from_renyi(
             lambda order: divergence(order, self.theta, clients, self.energy, self.trials),
             with_zeros(participation),
