@@ -135,11 +135,11 @@ def privacy_of(
     count = 1 if method.pooled else clients
     cohort, known = options.cohort(count) if count > 1 else 1, steady and options.schedule is None
     sizes = _sizes(split())
-    taking = participation(method.sampler, count, cohort, options.rounds, min(sizes, default=0), steady=known)
+    central, fewest = all(isinstance(part, Server) for part in found), min(sizes, default=0)
+    taking = participation(method.sampler, count, cohort, options.rounds, fewest, steady=known, central=central)
     guarantee = _one([part.guarantee(taking) for part in found])
     units = sum(sizes) if guarantee.unit == "example" and sizes else count
     delta = options.delta if options.delta is not None else usual_delta(units)
-    central = all(isinstance(part, Server) for part in found)
     seen = taking._replace(sampling="other")
     amplified = guarantee.unit == "client" and taking.sampling in ("poisson", "fixed")
     unsampled = _one([part.guarantee(seen) for part in found]) if amplified else None

@@ -196,7 +196,7 @@ def _guarantee(
     found = parts_of(made.bind(objective).training if objective else made.training)
     sizes = [int(size) for size in objective.task.split.sizes() if size > 0] if objective else []
     who = (made.sampler, terms.clients, terms.per_round, rounds, min(sizes, default=0))
-    taking = participation(*who, steady=steady)
+    taking = participation(*who, steady=steady, central=mode == "central")
     return found[0].guarantee(taking)
 
 

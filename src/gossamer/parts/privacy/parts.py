@@ -30,7 +30,14 @@ def _inside(codec: Codec) -> list[PrivatePart]:
 
 
 def participation(
-    sampler: Sampler, clients: int, cohort: int, rounds: int, samples: int = 0, *, steady: bool = True
+    sampler: Sampler,
+    clients: int,
+    cohort: int,
+    rounds: int,
+    samples: int = 0,
+    *,
+    steady: bool = True,
+    central: bool = True,
 ) -> Participation:
     """Return who takes part in a run.
 
@@ -42,9 +49,11 @@ def participation(
         samples: the smallest number of samples of a client; 0 if it is not known
         steady: whether all clients are available in every round. If not, a fixed number of clients is drawn from a
             number that varies, and does not amplify
+        central: whether the server adds the noise. If clients do, the guarantee holds against the server too, and it
+            knows the cohorts of a deployment, whose clients are not ``steady``
     """
     scheme = sampler.scheme
-    if scheme == "fixed" and not steady:
+    if not steady and (scheme == "fixed" or not central):
         scheme = "other"
     if scheme != "poisson" and cohort >= clients:
         scheme = "all"

@@ -67,7 +67,7 @@ class TreeGaussian(Guarantee):
         square: int = squared_sensitivity(rounds, self.separation, self.restart, honaker=self.honaker)
         # A repeated round draws the nodes anew that it completes: at most one of each level.
         levels = range(min(rounds, self.restart or rounds).bit_length())
-        return square + again * sum(-(-(1 << level) // self.separation) ** 2 for level in levels)
+        return square + again * sum((((1 << level) + self.separation - 1) // self.separation) ** 2 for level in levels)
 
 
 class Visits(NamedTuple):
