@@ -416,6 +416,18 @@ def test_a_node_uploads_once_per_round_and_answers_once(tmp_path: Path) -> None:
     assert record["figures"]["secure"]["summed"] == 3
 
 
+def test_a_deployment_repeats_a_void_round_without_the_liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a client left out, too few uploads arrive. The next attempt does not ask it, and the record names it."""
+    _garbage(monkeypatch, 3, rounds=100)
+    task = tiny_task(4)
+    grid = LocalGrid(nodes(SUMMED["masks"], task, tmp_path))
+    (record,) = deploy(SUMMED["masks"], task, grid, rounds=1, min_replies=0.95).metrics
+    assert len(record["void"]) == 1
+    assert "3" in record["figures"]["secure"]["liars"]
+    assert record["excluded"] == [3]
+    assert record["figures"]["secure"]["summed"] == 3
+
+
 def test_keys_of_an_earlier_round_are_refused(tmp_path: Path) -> None:
     kept: dict[str, bytes] = {}
     task = tiny_task(4)

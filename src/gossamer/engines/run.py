@@ -75,6 +75,8 @@ class FederatedRun(KeptRun):
     """Whether a warning of a codec was shown."""
     excluded: Sequence[int] = ()
     """The clients that are not sampled any more."""
+    liars: Mapping[int, str] = {}
+    """The clients that broke the protocol of secure aggregation and are not in a record yet, with the reasons."""
     sizes: Mapping[int, int] = {}
     """The number of samples that each client has, by its own account."""
     dispatcher: Dispatcher | None = None
@@ -98,14 +100,14 @@ class FederatedRun(KeptRun):
         """Send the requests of a phase of secure aggregation, and yield the reply of each client."""
 
     @property
+    @abstractmethod
     def run_name(self) -> str:
         """A name that no other run has, for what clients sign in secure aggregation."""
-        raise RunError("this engine has no secure aggregation")
 
     @property
+    @abstractmethod
     def roster(self) -> Roster:
         """The public keys of all clients, for secure aggregation."""
-        raise RunError("this engine has no secure aggregation")
 
     @abstractmethod
     def available(self) -> Mapping[int, int]:
@@ -172,6 +174,7 @@ class FederatedRun(KeptRun):
             ledger.measure({"privacy": self.privacy.figures(number + 1, self.repeats(number + 1))})
         record = ledger.record(number + 1, cohort, evaluated)
         self.metrics.append(record)
+        self.liars = {client: why for client, why in self.liars.items() if client not in liars_of([record])}
         if evaluated:
             warn_of_divergence(self.metrics, scores_of(self.about["task"])[0], self._trained())
         try:
@@ -242,7 +245,7 @@ class FederatedRun(KeptRun):
         """Sample the cohort of a round, in client order."""
         available = self.available()
         self.sizes = self.claims()
-        self.excluded = sorted({*self.exclusion.update(self.metrics), *liars_of(self.metrics)})
+        self.excluded = sorted({*self.exclusion.update(self.metrics), *liars_of(self.metrics), *self.liars})
         if self.excluded:
             ledger.notes[EXCLUDED] = self.excluded
         count = self.dispatcher.free if self.dispatcher else self.cohort_size

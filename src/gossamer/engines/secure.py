@@ -60,10 +60,12 @@ class Host(Protocol):
     Args:
         server: the server state
         outcomes: the outcomes of the round so far
+        liars: clients that broke the protocol and are not in a record yet, with the reasons
     """
 
     server: State
     outcomes: list[Outcome]
+    liars: Mapping[int, str]
 
     @property
     def run_name(self) -> str:
@@ -151,11 +153,12 @@ class SecureExchange:
     def run(self, acc: Folding) -> Folding:
         """Run all phases, and return the accumulator with the sum."""
         protocol, summed, problem = self.secure.protocol, set[int](), ""
+        with self.ledger.time("secure"):
+            run, state = self.engine, self.engine.server
+            named = run.run_name, run.roster
+            self.round = self.secure.begin(state, self.stage.active, self.clock, self.key, *named)
         try:
             with self.ledger.time("secure"):
-                run, state = self.engine, self.engine.server
-                named = run.run_name, run.roster
-                self.round = self.secure.begin(state, self.stage.active, self.clock, self.key, *named)
                 for phase in protocol.setup:
                     self._phase(phase)
             self._train()
@@ -169,6 +172,8 @@ class SecureExchange:
         except TooFewClientsError as error:
             problem = str(error)
             warnings.warn(f"round {self.stage.number + 1} has no sum: {problem}", NoSumWarning, stacklevel=2)
+        finally:  # also if the round does not count: it is repeated without them
+            run.liars = {**run.liars, **self.round.liars}
         for client in self.stage.active:
             self._settle(client, client in summed, problem)
         self.ledger.measure({"secure": self._figures(len(summed), problem)})
@@ -249,7 +254,7 @@ class SecureExchange:
     def _figures(self, summed: int, problem: str) -> dict[str, Any]:
         """Return the entry of the record: how many clients answered in each phase, and what was summed."""
         figures = {"asked": len(self.stage.active), **self.left, "summed": summed, REACH: self.round.reach}
-        liars = {str(client): reason for client, reason in self.round.liars.items()}
+        liars = {str(client): reason for client, reason in self.engine.liars.items()}
         return figures | ({LIARS: liars} if liars else {}) | ({"refused": problem} if problem else {})
 
 

@@ -35,7 +35,9 @@ def test_the_graph_is_regular_and_symmetric(clients: int, degree: int) -> None:
         assert len(others) == min(degree, clients - 1)
         assert client not in others
         assert all(client in graph.neighbours(other) for other in others)
-        assert sorted(graph.members(client)) == sorted([client, *others])
+        members = graph.members(client)
+        assert sorted(members) == sorted([client, *others])
+        assert [graph.point(client, member) for member in members] == list(range(1, len(members) + 1))
 
 
 def test_the_order_of_the_ring_follows_from_the_list() -> None:

@@ -123,6 +123,15 @@ class EvaluatingHost:
         self.server, self.outcomes = run.server, list[Outcome]()
         self.run_name, self.roster = run.run_name, run.roster
 
+    @property
+    def liars(self) -> Mapping[int, str]:
+        """The clients that broke the protocol and are not in a record yet: those of the run."""
+        return self.run.liars
+
+    @liars.setter
+    def liars(self, liars: Mapping[int, str]) -> None:
+        self.run.liars = liars
+
     def clock(self, number: int, client: int = -1) -> Clock:
         """Return the clock of a round."""
         return self.run.clock(number, client)

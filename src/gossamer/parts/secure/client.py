@@ -88,15 +88,17 @@ def share_secrets(member: Member, request: Payload, scratch: State, rules_of: Ru
         dealer_context(listed, member.client), self_seed, raw(scratch["mask_seed"]), rules.needed, rules.members
     )
     plain = dict(zip(members, dealing.plain, strict=True))
-    public = {name: [pieces(each, PUBLIC)[other] for other in others] for name, each in keys.items()}
-    secrets = zip(others, _box_keys(scratch, public["share_keys"]), strict=True)
-    sealed = [primitives.seal(secret, listed, member.client, clients[other], plain[other]) for other, secret in secrets]
+    public = {name: [each[PUBLIC * other : PUBLIC * other + PUBLIC] for other in others] for name, each in keys.items()}
+    private = _private(scratch, "share")
+    secrets = [primitives.agree(private, key) for key in public["share_keys"]]
+    boxes = zip(others, secrets, strict=True)
+    sealed = [primitives.seal(secret, listed, member.client, clients[other], plain[other]) for other, secret in boxes]
     kept = {
         "clients": torch.tensor(clients),
         "listed": tensor(listed),
         "sign_keys": tensor(keys["sign_keys"]),
         "mask_keys": tensor(b"".join(public["mask_keys"])),
-        "share_keys": tensor(b"".join(public["share_keys"])),
+        "box_secrets": tensor(b"".join(secrets)),
         "self_seed": tensor(self_seed),
         "own_share": tensor(plain[at][:SEED]),
         PHASE: torch.tensor([PHASES.index(SHARES) + 1]),
@@ -152,12 +154,6 @@ def _place(scratch: State) -> Place:
 def _private(scratch: State, name: str) -> Any:
     """Return the private X25519 key for masks or for shares."""
     return primitives.private_key(raw(scratch[f"{name}_seed"]), raw(scratch["nonce"]), name)
-
-
-def _box_keys(scratch: State, public: Sequence[bytes]) -> list[bytes]:
-    """Return the secret that seals boxes between this client and each of these."""
-    private = _private(scratch, "share")
-    return [primitives.agree(private, key) for key in public]
 
 
 class _Seat:
@@ -216,12 +212,11 @@ def check_shares(member: Member, request: Payload, scratch: State, rules_of: Rul
     lines = shamir.elements(expect_bytes(request, "lines", 2 * SEED * len(dealers)))
     if lines is None:
         raise PayloadError("'lines' has a number that is not in the field")
-    public = dict(zip(seat.others, pieces(raw(scratch["share_keys"]), PUBLIC), strict=True))
-    secrets = _box_keys(scratch, [public[dealer] for dealer in dealers])
+    secrets = dict(zip(seat.others, pieces(raw(scratch["box_secrets"]), PUBLIC), strict=True))
     good, shares = dict.fromkeys(seat.others, False), []
-    for number, (dealer, secret) in enumerate(zip(dealers, secrets, strict=True)):
-        sender, point = seat.clients[dealer], seat.graph.members(dealer).index(seat.at) + 1
-        plain = primitives.unseal(secret, seat.listed, sender, member.client, boxes[number])
+    for number, dealer in enumerate(dealers):
+        sender, point = seat.clients[dealer], seat.graph.point(dealer, seat.at)
+        plain = primitives.unseal(secrets[dealer], seat.listed, sender, member.client, boxes[number])
         context, (d, z) = dealer_context(seat.listed, sender), lines[2 * number : 2 * number + 2]
         if plain is not None and fits(context, point, plain, hashes[number], d, z):
             good[dealer] = True
