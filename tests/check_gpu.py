@@ -407,7 +407,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     if find_spec("dp_accounting") is None:  # epsilons do not depend on the device
-        vars(kept_run)["privacy_of"] = lambda *about: None
+        vars(kept_run)["privacy_of"] = lambda *about, **more: None
     methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
     cases = {name: (method, tiny_task(FEW, torch.float64)) for name, method in methods.items()} | random_cases()
     cases["twelve clients"] = METHODS["fedspa"](steps=20, batch=2), tiny_task(12, torch.float64)
