@@ -54,9 +54,9 @@ def methods() -> dict[str, tuple[Callable[[], Method], dict[str, Any]]]:
     private = {name for name, kind in CODECS.items() if issubclass(kind, PrivatePart)}
 
     def up(name: str) -> Callable[[], Method]:
-        return lambda: fedavg(**recorder.SGD).with_parts(
-            codec=CODECS[name]() if name in private else OnWeights(CODECS[name]())
-        )
+        if name in private:
+            return lambda: fedavg(**recorder.SGD, weights="uniform").with_parts(codec=CODECS[name]())
+        return lambda: fedavg(**recorder.SGD).with_parts(codec=OnWeights(CODECS[name]()))
 
     def down(name: str) -> Callable[[], Method]:
         return lambda: fedavg(**recorder.SGD).with_parts(down=OnWeights(CODECS[name]()))

@@ -86,13 +86,6 @@ class Solver(CheckedFields, ABC):
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """Return the batches of a round, one array of indices into the client's samples per local step."""
 
-    def purposes(self) -> Iterable[Purpose]:
-        """Return the purposes for which clients draw from ``Context.shared_key(None)``, the run's own key.
-
-        Deployed clients are given the keys of these purposes, and never the run's key.
-        """
-        return ()
-
     def batches(self, samples: int) -> int:
         """Return the number of batches in one epoch. Servers with ``weights="batches"`` weight clients by it."""
         return 1
@@ -256,6 +249,13 @@ class ForwardSolver(Solver):
     def fixed(self) -> bool:
         """Whether the directions are the same in all rounds."""
         return False
+
+    def purposes(self) -> Iterable[Purpose]:
+        """Return the purposes for which clients draw from ``Context.shared_key(None)``, the run's own key.
+
+        Deployed clients are given the keys of these purposes, and never the run's key.
+        """
+        return ()
 
     def direction_key(self, codec: Key) -> Key:
         """Return the key of the directions, given that of the uplink codec, which differs from round to round."""

@@ -107,7 +107,7 @@ class KeyRing(Key):
             return KeyRing(self.granted, path)
         raise PayloadError(
             f"this machine was not given the key of {'/'.join(map(str, path))}: a part that draws from the run's key at"
-            " clients must name its purpose, see purposes() of views and solvers"
+            " clients must name its purpose, see purposes() of views"
         )
 
 
