@@ -212,10 +212,10 @@ def test_secure_aggregation_and_noise_count_the_same_clients() -> None:
     given: dict[str, Any] = {"noise_multiplier": 2.0, "clients": 50, "per_round": 20}
     usual = private(fedavg(), "distributed", **given)
     assert usual.codec == DiscreteGaussian(noise_multiplier=2.0, clients=20, dropouts=0.1, colluding=0.1)
-    assert usual.training.secure == SecAgg()
+    assert usual.training.secure == SecAgg(min_clients=18), "no sum of fewer than share the noise"
     chosen = private(fedavg(), "distributed", **given, colluding=0.2)
     assert chosen.codec == replace(usual.codec, colluding=0.2)
-    assert chosen.training.secure == SecAgg(colluding=0.2)
+    assert chosen.training.secure == SecAgg(colluding=0.2, min_clients=18)
     with pytest.raises(ConfigError, match="colluding is for distributed mode"):
         private(fedavg(), "local", **given, colluding=0.2)
 

@@ -37,7 +37,7 @@ def task():
 
 
 client = client_app(method, task)
-server = server_app(method, task)
+server = server_app(method, task, rehearsal=True)
 honest = client._registered_funcs["train.default"]
 
 

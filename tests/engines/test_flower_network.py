@@ -170,6 +170,7 @@ def test_a_network_does_its_work_refuses_strangers_and_leaves_nothing_behind(tmp
     assert not any(map(listened_on, ports))
     answers = sorted(loads(out.read_text()), key=lambda answer: answer["client"])
     assert [answer.pop("key") for answer in answers] == [str(running.credential(f"node-{at}")) for at in (0, 1)]
+    assert [answer.pop("roster") for answer in answers] == [str(running.credential("roster.pub"))] * 2
     assert answers == [config(0), config(1)]
     assert "nowhere to write to" in running.tail()
 

@@ -50,7 +50,7 @@ def smallest_group(rules: Rules, colluding: int) -> int:
     if 2 * rules.quorum <= rules.clients + colluding or colluding >= rules.needed:
         return 1
     if rules.degree >= rules.clients - 1 or 2 * kept(rules.degree // 2) > colluding:
-        return rules.quorum - colluding
+        return max(rules.quorum, rules.fewest) - colluding
     return max(1, rules.needed - colluding)
 
 
@@ -60,7 +60,7 @@ def smallest_opened(rules: Rules, colluding: int, seed: bytes = bytes(32)) -> in
     It assumes the first two arguments of the module: one list, and one secret of each client.
     """
     graph, least = Graph(rules.clients, rules.degree, seed), rules.clients
-    for lost in range(rules.clients - rules.quorum + 1):
+    for lost in range(rules.clients - max(rules.quorum, rules.fewest) + 1):
         for gone in combinations(range(rules.clients), lost):
             if graph.sound(flags(rules.clients, gone), rules.needed):
                 continue
@@ -102,7 +102,7 @@ def thinned(rules: Rules, seed: bytes = bytes(32)) -> tuple[Graph, Flags, int, i
         for step in range(1, h, 2):
             place = graph.ring[(start + step) % rules.clients]
             there[place] = False
-            if graph.sound(there, rules.needed) or there.sum() < rules.quorum:
+            if graph.sound(there, rules.needed) or there.sum() < max(rules.quorum, rules.fewest):
                 there[place] = True
     # In the middle between the two places, on both sides.
     middle = (rules.clients // 2 - h) // 2 + h

@@ -149,13 +149,19 @@ class BoundExchange:
 
         ``held`` is the version of the model that the client has acknowledged.
         """
-        exchange = round_purpose(clock.round) if self.last else (*round_purpose(clock.round), "stage", self.number)
-        yield (*exchange, "client", clock.client)
-        if self.codec.common:
-            yield (*exchange, "codec")
-        if self.broadcasts:
-            yield (*exchange, "down")
+        yield (*self._purpose(clock.round), "client", clock.client)
+        yield from self.shared_purposes(clock.round)
         yield from self.down.purposes(state, clock, held)
+
+    def shared_purposes(self, number: int) -> Iterator[Purpose]:
+        """Yield the purposes of the run's key that all clients of a round share."""
+        if self.codec.common:
+            yield (*self._purpose(number), "codec")
+        if self.broadcasts:
+            yield (*self._purpose(number), "down")
+
+    def _purpose(self, number: int) -> Purpose:
+        return round_purpose(number) if self.last else (*round_purpose(number), "stage", self.number)
 
     def _keys(self, clock: Clock, key: Key) -> tuple[Key, Key, Key]:
         """Return the keys of the client, of its uplink codec, and of the downlink codec."""

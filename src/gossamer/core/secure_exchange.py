@@ -47,6 +47,9 @@ SCRATCH = "scratch"
 ROUND = "round"
 """The entry of a scratch with the round that it belongs to."""
 
+ABOUT = "about"
+"""The entry of a scratch with the topic that it belongs to, as bytes."""
+
 REHEARSAL: State = {"rehearsal": torch.ones(1)}
 """The scratch of a task that only measures an executor: its upload is not protected, and goes nowhere."""
 
@@ -134,7 +137,19 @@ class BoundSecure:
         """Return the answer to a request as a message, and the new scratch."""
         request = self.read("down", phase, data, clock)
         answer, scratch = self.protocol.answer(phase, member, request, scratch)
-        return self.message("up", phase, clock, answer), {**scratch, ROUND: torch.tensor(clock.round)}
+        kept = {ROUND: torch.tensor(clock.round), ABOUT: torch.frombuffer(bytearray(member.topic), dtype=torch.uint8)}
+        return self.message("up", phase, clock, answer), {**scratch, **kept}
+
+    @staticmethod
+    def check_topic(scratch: State, topic: bytes) -> None:
+        """Refuse to make an upload with secrets for another topic.
+
+        The topic names all that clients were told and that the digest of the models does not cover. So a server that
+        tells one client something else, such as another learning rate, gets no upload that fits the others.
+        """
+        about = scratch.get(ABOUT, torch.empty(0, dtype=torch.uint8))
+        if about.cpu().numpy().tobytes() != topic:
+            raise PayloadError("the server tells this client something else than before in this round")
 
     def protected(self, payload: Payload, job: Job) -> Payload:
         """Return an encoded update as the arrays of a protected upload."""

@@ -99,10 +99,9 @@ class FederatedRun(KeptRun):
     def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
         """Send the requests of a phase of secure aggregation, and yield the reply of each client."""
 
-    @property
     @abstractmethod
-    def run_name(self) -> str:
-        """A name that no other run has, for what clients sign in secure aggregation."""
+    def run_name(self, number: int) -> str:
+        """Return a name that no other run has, for what clients sign in a round of secure aggregation."""
 
     @property
     @abstractmethod

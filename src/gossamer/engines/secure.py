@@ -67,9 +67,8 @@ class Host(Protocol):
     outcomes: list[Outcome]
     liars: Mapping[int, str]
 
-    @property
-    def run_name(self) -> str:
-        """A name that no other run has."""
+    def run_name(self, number: int) -> str:
+        """Return a name that no other run has, and what all clients are told in a round."""
         ...
 
     @property
@@ -155,7 +154,7 @@ class SecureExchange:
         protocol, summed, problem = self.secure.protocol, set[int](), ""
         with self.ledger.time("secure"):
             run, state = self.engine, self.engine.server
-            named = run.run_name, run.roster
+            named = run.run_name(self.stage.number), run.roster
             self.round = self.secure.begin(state, self.stage.active, self.clock, self.key, *named)
         try:
             with self.ledger.time("secure"):

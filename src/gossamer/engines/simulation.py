@@ -328,9 +328,12 @@ class Simulation(FederatedRun):
             else:
                 yield client_task
 
+    def run_name(self, number: int) -> str:
+        """Return a name that no other run has. It is not recorded: keys of simulated clients live for this process."""
+        return self._name
+
     @cached_property
-    def run_name(self) -> str:
-        """A name that no other run has. It is not recorded: keys of simulated clients live as long as this process."""
+    def _name(self) -> str:
         return secrets.token_hex(16)
 
     @cached_property
@@ -348,7 +351,9 @@ class Simulation(FederatedRun):
             cost = self.channel.receive(len(sent.data), clock, fold(mine, "download"))
             ledger.receive(client, sent.kinds, cost)
             try:
-                member = Member(client, secure.topic(self.run_name, clock), self.roster.signer(client), self.roster)
+                member = Member(
+                    client, secure.topic(self.run_name(clock.round), clock), self.roster.signer(client), self.roster
+                )
                 known = self.scratch.get(client, {})
                 answer, self.scratch[client] = secure.answer(phase, sent.data, clock, member, known)
             except Exception as error:  # the client fails, and the round continues

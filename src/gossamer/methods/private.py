@@ -250,6 +250,7 @@ def _central(method: Method, terms: Terms) -> Method:
 def _distributed(method: Method, terms: Terms) -> Method:
     """Let clients add shares of the noise, and let the server see only sums. Signs are replaced by random bits."""
     from gossamer.methods.secure import secured
+    from gossamer.parts.codecs.private.bound import remaining
     from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian
     from gossamer.parts.codecs.private.distributed import DistributedNoise
     from gossamer.parts.secure import SecAgg
@@ -258,6 +259,9 @@ def _distributed(method: Method, terms: Terms) -> Method:
     protocol = own if isinstance(own, SecAgg) else SecAgg()
     if bad is not None:  # secrets and noise hold against the same clients
         protocol = replace(protocol, colluding=bad)
+    # Clients reveal no sum of fewer than share the noise, whatever the server says.
+    fewest = remaining(terms.per_round, protocol.dropouts)
+    protocol = replace(protocol, min_clients=max(protocol.min_clients, fewest))
     if _sends_signs(method):
         codec = _bits(terms, terms.per_round, protocol.dropouts, protocol.colluding)
         return secured(method.with_parts(codec=codec), protocol)

@@ -84,6 +84,23 @@ def read_keys(text: str) -> dict[Purpose, Key]:
     return found
 
 
+def told(words: Mapping[str, Any], keys: Mapping[Purpose, Key]) -> str:
+    """Return a digest of what a message tells all clients of a round alike, beside the models.
+
+    These are the number of rounds, on which learning rates depend, how clients compute, and the keys that they share.
+    With secure aggregation, it is part of what clients sign: what one client alone was told would show in the sum.
+    """
+    shared = sorted(
+        (repr(purpose), *key)
+        for purpose, key in keys.items()
+        if "client" not in purpose
+        and (purpose[0] != "round" or purpose[1] == words["round"])
+        and purpose[-1] != "delta"
+    )
+    alike = [words[name] for name in ("rounds", "precision", "checkpointing")]
+    return _digest([alike, shared])[:32]
+
+
 def check_size(nbytes: int) -> None:
     """Refuse a message that is too large for Flower."""
     if nbytes > LARGEST:

@@ -42,6 +42,7 @@ from gossamer.engines.flower.messages import (
     fingerprint,
     metric_words,
     read_keys,
+    told,
     word,
 )
 from gossamer.engines.flower.roster import PINNED, pinned
@@ -221,6 +222,19 @@ class Member:
         if not member.roster.verify(self.number, probe, member.sign(probe)):
             raise ConfigError(f"the key of this node is not that of client {self.number} on the roster: check key=")
 
+    def _topic(self, message: Message, clock: Clock, evaluating: bool = False) -> bytes:
+        """Return the text that names a round for what clients sign, with all that they are told alike."""
+        protected = self.bound.training.secure
+        assert protected is not None
+        words = {
+            "round": clock.round,
+            "rounds": clock.rounds,
+            "precision": word(message, "precision", str),
+            "checkpointing": word(message, "checkpointing", bool),
+        }
+        run = f"{word(message, 'run', str)} {told(words, self.key.granted)}"
+        return protected.topic(run, clock, evaluating=evaluating)
+
     def _signing(self, topic: bytes) -> secure.Member:
         """Return this client as it signs in secure aggregation."""
         if self.secret is None:
@@ -246,6 +260,7 @@ class Member:
                 journal.forget()
             state = journal.recall(clock.round, known, exchange.settle)
             if exchange.secure is not None:
+                exchange.secure.check_topic(journal.scratch(), self._topic(message, clock))
                 state = {**state, SCRATCH: journal.train_scratch()}
             result = _result(client.do(ClientTask(clock, key, frame, state, samples)))
             journal.note(JournalEntry(clock.round, known, without_scratch(state), result.state))
@@ -257,8 +272,7 @@ class Member:
         if (protected := self.bound.training.secure) is None:
             raise PayloadError("the method of this node has no secure aggregation")
         with journal.alone():
-            run, evaluating = word(message, "run", str), word(message, EVALUATING, bool)
-            member = self._signing(protected.topic(run, clock, evaluating=evaluating))
+            member = self._signing(self._topic(message, clock, word(message, EVALUATING, bool)))
             answer, scratch = protected.answer(
                 word(message, "phase", str), data(message), clock, member, journal.scratch()
             )
@@ -292,6 +306,7 @@ class Member:
         with journal.alone():
             journal.check_evaluation(clock, data(message), once=True)
             state = journal.recall(clock.round + 1, known, self.bound.training.settle)
+            protected.check_topic(journal.scratch(), self._topic(message, clock, evaluating=True))
             scratch = journal.train_scratch()
         evaluator, params, models = self._deployed(message, clock, state)
         values, tested = evaluator.on_client(params, self.number), len(self.task.split.test(self.number))
@@ -320,6 +335,8 @@ class Member:
 
     def _read_header(self, message: Message) -> tuple[Clock, int, Journal]:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
+        if not 0 <= clock.round < clock.rounds:
+            raise PayloadError(f"round {clock.round + 1} of {clock.rounds} was not announced")
         journal = Journal(self.home, word(message, "run", str), self.number)
         return clock, word(message, "known", int), journal
 

@@ -45,7 +45,17 @@ from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange,
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import EVALUATING, PHASE, content, fingerprint, keys_text, metric_words, word
+from gossamer.engines.flower.messages import (
+    EVALUATING,
+    PHASE,
+    content,
+    fingerprint,
+    keys_text,
+    metric_words,
+    read_keys,
+    told,
+    word,
+)
 from gossamer.engines.flower.node import OUT_OF_STEP, PROOF, ROSTER
 from gossamer.engines.flower.real_time import RealTime
 from gossamer.engines.flower.replies import CheckedReply, answer_of, checked
@@ -214,11 +224,10 @@ class FlowerRun(FederatedRun):
         """Yes: a deployment cannot switch it off."""
         return True
 
-    @property
-    def run_name(self) -> str:
-        """The run's ID."""
-        name: str = self.about["id"]
-        return name
+    def run_name(self, number: int) -> str:
+        """Return the run's ID, and a digest of what all clients of a round are told."""
+        words = self.words(number)
+        return f"{words['run']} {told(words, read_keys(words['keys']))}"
 
     @cached_property
     def roster(self) -> KeyRoster:
@@ -461,12 +470,13 @@ class FlowerRun(FederatedRun):
         ``purposes`` are those of the run's key that the client needs for this message, beside those of ``purposes``.
         """
         anew = client in self.anew
+        alike = self.method.training.shared_purposes(number) if self.method.training.secure else ()
         known = NEVER if client is None or anew else int(self.clients.get(client).get(FOLDED, NEVER))
         return {
             "run": self.about["id"],
             "round": number,
             "rounds": self.options_of(number).rounds,
-            "keys": keys_text(self.key, [*self.purposes(client), *purposes]),
+            "keys": keys_text(self.key, dict.fromkeys([*self.purposes(client), *alike, *purposes])),
             "precision": self.options.precision,
             "checkpointing": self.options.checkpointing,
             "known": known,

@@ -172,8 +172,8 @@ class _Seat:
         there = expect_bits(request, name, len(self.clients))
         if not there[self.at]:
             raise PayloadError(f"this client is not among those that {what}")
-        if (left := int(there.sum())) < self.rules.quorum:
-            raise PayloadError(f"{left} of {len(self.clients)} clients {what}, {self.rules.quorum} are needed")
+        if (left := int(there.sum())) < self.rules.fewest:
+            raise PayloadError(f"{left} of {len(self.clients)} clients {what}, {self.rules.fewest} are needed")
         if problem := self.graph.sound(there.numpy(), self.rules.needed):
             raise PayloadError(f"of the clients that {what}, {problem}")
         return there

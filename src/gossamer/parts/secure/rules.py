@@ -25,13 +25,15 @@ class Rules(NamedTuple):
         clients: the number of clients in the list of keys
         degree: the number of neighbours of each client
         needed: the number of shares that reconstruct a secret
-        quorum: the number of clients that must be left in every phase, and agree to the list of survivors
+        quorum: the number of clients that must agree to the list of survivors
+        fewest: the number of clients that must be left in every phase, and so in the sum, if it is above the quorum
     """
 
     clients: int
     degree: int
     needed: int
     quorum: int
+    fewest: int = 0
 
     @property
     def members(self) -> int:

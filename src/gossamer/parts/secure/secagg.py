@@ -77,8 +77,8 @@ class SecAgg(SecureAggregation):
         threshold: share of the neighbours and the client that reconstruct its secrets, above 1/2
         colluding: largest share of the clients of a round that help the server, for which graph and quorum are chosen
         dropouts: largest share of clients that are lost in a round, for which the graph is chosen
-        min_clients: smallest cohort in which a client takes part; ``colluding`` of it must be all clients that may
-            help the server, because the server chooses the cohort
+        min_clients: smallest number of clients of a round, and of a sum, in which a client takes part; ``colluding`` of
+            it must be all clients that may help the server, because the server chooses the cohort
     """
 
     neighbours: int | None = None
@@ -119,13 +119,13 @@ class SecAgg(SecureAggregation):
         """Return the sizes of the protocol for a cohort.
 
         >>> SecAgg().rules(100)
-        Rules(clients=100, degree=99, needed=67, quorum=67)
+        Rules(clients=100, degree=99, needed=67, quorum=67, fewest=67)
         """
         degree = graph.smallest_degree(clients, self.bounds) if self.neighbours is None else self.neighbours
         degree = min(degree, clients - 1)
         quorum = graph.quorum(clients, self.bounds)
         need = quorum if degree == clients - 1 else graph.needed(self.threshold, degree + 1)
-        return Rules(clients, degree, need, quorum)
+        return Rules(clients, degree, need, quorum, max(quorum, self.min_clients))
 
     def failure(self, clients: int) -> graph.Failure:
         """Return bounds on the probability that a round is not secret, and that it has no sum."""

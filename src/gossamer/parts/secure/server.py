@@ -187,7 +187,7 @@ class SecAggRound(SecureRound):
             self._common = common_digest(self.listed, completed, self._inputs)
             self._request = {"completed": completed}
             return left
-        self._check_left(answered)
+        self._check_left(answered, consented=phase == UNMASK)
         self._check_holders(answered)
         if phase == CONSENT:
             self._check_sound(answered)
@@ -250,8 +250,9 @@ class SecAggRound(SecureRound):
                 f" {least} are needed: {ADVICE}"
             )
 
-    def _check_left(self, left: set[int]) -> None:
-        self._check_count(len(left), len(self.clients), self.rules.quorum)
+    def _check_left(self, left: set[int], consented: bool = False) -> None:
+        """Raise ``TooFewClientsError`` if the sum would be of too few, or after consent, if too few are left for it."""
+        self._check_count(len(left), len(self.clients), self.rules.quorum if consented else self.rules.fewest)
 
     def _check_sound(self, left: set[int]) -> None:
         """Raise ``TooFewClientsError`` if clients would not agree to be summed with these alone."""
