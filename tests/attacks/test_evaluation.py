@@ -73,7 +73,7 @@ def test_the_means_of_a_secure_evaluation_are_those_of_the_clients(tmp_path: Pat
     assert last["personal_accuracy"] == pytest.approx(mean, abs=1e-6)
     assert last["figures"][EVALUATION].endswith("of 4 clients in this round")
     sums = [metric_numbers(TASK, own[client], tested[client], limit_of(4)) for client in range(4)]
-    means = means_of(TASK, torch.stack(sums).sum(0), limit_of(4))
+    means = means_of(TASK, torch.stack(sums).sum(0), limit_of(4), 4)
     weighted = sum(n * accuracy for n, (_, accuracy) in zip(tested, own, strict=True)) / sum(tested)
     assert means["accuracy"] == pytest.approx(weighted, abs=1e-3)
     assert means["loss"] == pytest.approx(
@@ -88,7 +88,7 @@ def test_metrics_fit_their_rings_and_undefined_ones_are_left_out(clients: int) -
     assert (numbers >= 0).all()
     assert int(numbers.max()) * clients < 2**32
     total = numbers * (clients - 1) + metric_numbers(TASK, (math.nan, math.nan), 0, limit)
-    assert means_of(TASK, total, limit) == {
+    assert means_of(TASK, total, limit, clients) == {
         "accuracy": pytest.approx(0.5, abs=2e-2 if clients == 1000 else 1e-3),
         "personal_accuracy": pytest.approx(0.5, abs=1e-5),
     }

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from gossamer.core.bits import bits, unbits
 from gossamer.core.errors import PayloadError
-from gossamer.core.secure import LIED, SumSegment, TooFewClientsError
+from gossamer.core.secure import DISPUTED, LIED, SumSegment, TooFewClientsError
 from gossamer.core.types import Payload
+from gossamer.engines.secure import proven
 from gossamer.parts.secure import SecAgg, dealing, shamir
 from gossamer.parts.secure import client as client_side
 from gossamer.parts.secure.dealing import Dealing, challenge, hashed
@@ -55,12 +57,12 @@ def lying(phase: str, liars: Iterable[int], lie: Lie, lost: Any = None, clients:
     return Lying(protocol, values_of(SEGMENTS, clients), SEGMENTS, lost or {}, answer=change)
 
 
-def check(done: Lying, liars: Iterable[int], reason: str, summed: Iterable[int]) -> None:
+def check(done: Lying, liars: Iterable[int], reason: str, summed: Iterable[int], how: str = LIED) -> None:
     """The round has the exact sum of these clients, and exactly the liars are named."""
     assert torch.equal(done.total(), done.plain())
     assert done.server.summed == sorted(summed)
     assert sorted(done.server.liars) == sorted(liars)
-    assert all(text.startswith(LIED) and reason in text for text in done.server.liars.values())
+    assert all(text.startswith(how) and reason in text for text in done.server.liars.values())
 
 
 def changed(name: str) -> Lie:
@@ -91,7 +93,22 @@ def test_a_dealer_that_cheats_some_neighbours_is_named_above_the_margin(victims:
         return payload | {"sealed": boxes}
 
     done = lying("shares", [3], lie)
-    check(done, [3] if victims > 1 else [], f"wrong for {victims} of 9", without(3) if victims > 1 else TEN)
+    how = LIED if victims > 3 else DISPUTED  # up to three of ten may collude, and accuse an honest one
+    check(done, [3] if victims > 1 else [], f"wrong for {victims} of 9", without(3) if victims > 1 else TEN, how)
+
+
+@pytest.mark.parametrize("accusers", [2, 3])
+def test_an_honest_client_that_colluding_ones_accuse_is_not_called_a_liar(accusers: int) -> None:
+    """It is left out of the round, and not of later ones: ``liars_of`` counts what clients show themselves."""
+
+    def lie(payload: Payload) -> Payload:
+        good = unbits(payload["good"], 9)
+        good[5 - 1] = False  # client 5, for neighbours with smaller numbers
+        return payload | {"good": bits(good)}
+
+    done = lying("check", list(range(accusers)), lie)
+    check(done, [5], f"wrong for {accusers} of 9", without(5), DISPUTED)
+    assert not proven(done.server.liars)
 
 
 @pytest.mark.parametrize("liar", TEN)
@@ -175,7 +192,7 @@ def test_shares_on_no_common_polynomial_are_found_before_training(monkeypatch: p
 
     done = lying("", [], lambda payload: payload)
     with_dealer(monkeypatch, done, 6, dealing_with(inconsistent))
-    check(done, [6], "its shares were unreadable or wrong for 3 of 9 neighbours", without(6))
+    check(done, [6], "its shares were unreadable or wrong for 3 of 9 neighbours", without(6), DISPUTED)
 
 
 def test_a_dealer_and_a_neighbour_that_lie_together_are_found_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

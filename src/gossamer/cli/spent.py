@@ -108,6 +108,9 @@ def _entry(path: Path, trusted: bool) -> Entry:
     try:
         found = _guarantee(path, about, trusted)
     except ConfigError as error:
+        if again + rounds > int(stated.get("releases", rounds)):
+            text = f"{path} has released more than its last record states, and its guarantee cannot be built: {error}"
+            raise RunError(text) from None
         warn(f"{path} counts by its last record, as its guarantee cannot be built again: {error}")
         return Entry(path, stated, rounds, again, None, task_clients)
     computed = found.epsilon(rounds, stated["delta"], again)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gossamer.core import sections, tree, wire
@@ -530,6 +531,9 @@ class BoundExchange:
             payload = self.carried.encode_carry(trained.carry, layout, job.codec_key)
         elif self.send != "sections":
             vector = layout.joined(info.weights if self.send == "model" else trained.change)
+            if self.hides and not vector.isfinite().all():
+                # A refusal in clear would say something about this client alone: it sends that nothing has changed.
+                vector = layout.joined(job.start) if self.send == "model" else torch.zeros_like(vector)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
             payload, after = self.upload_memory(job).encode_with(vector, layout, held, job.codec_key)

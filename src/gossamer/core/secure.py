@@ -34,7 +34,10 @@ from gossamer.core.fields import CheckedFields
 from gossamer.core.types import Payload, State
 
 LIED = "lied: "
-"""How the reason begins for which a client is left out that broke the protocol."""
+"""How the reason begins for which a client is left out that broke the protocol, as its own statements show."""
+
+DISPUTED = "disputed: "
+"""How the reason begins for which a client is left out of a round over disputed shares: its accusers may lie."""
 
 
 class TooFewClientsError(GossamerError):
@@ -143,7 +146,10 @@ class SecureRound(ABC):
     @property
     @abstractmethod
     def liars(self) -> Mapping[int, str]:
-        """The clients that broke the protocol, as far as it is known by now, each with a reason from ``LIED``."""
+        """The clients that broke the protocol, as far as it is known by now, each with a reason.
+
+        Reasons begin with ``LIED``, or ``DISPUTED`` where the accusers of a client may lie.
+        """
 
     @property
     @abstractmethod

@@ -64,10 +64,17 @@ def metric_numbers(task: Task, values: Sequence[float], tested: int, limit: int)
     return torch.tensor([*flags, *steps, *weights, *products], dtype=torch.int64)
 
 
-def means_of(task: Task, total: Tensor, limit: int) -> Evaluated:
-    """Return the metrics in a sum of clients: means over test samples, and over clients as ``personal_``."""
+def means_of(task: Task, total: Tensor, limit: int, clients: int) -> Evaluated:
+    """Return the metrics in a sum of clients: means over test samples, and over clients as ``personal_``.
+
+    Values that no clients in range can have are left out: some client has sent numbers out of its range.
+    """
     names, found = ("loss", *(metric.name for metric in task.metrics)), Evaluated()
     flags, steps, weights, products = total.to(torch.float64).view(4, len(names)).tolist()
+    for at in range(len(names)):
+        most = limit * flags[at]
+        if flags[at] > clients or max(steps[at], weights[at]) > most or products[at] > weights[at] + flags[at]:
+            flags[at] = 0
     for at, (name, (low, high)) in enumerate(zip(names, _ranges(task), strict=True)):
         if not flags[at]:
             continue

@@ -48,7 +48,7 @@ from gossamer.engines.inbox import ClientReply, Immediate, Inbox, Replies
 from gossamer.engines.kept_run import KeptRun
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
-from gossamer.engines.secure import PhaseReplies, SecureExchange, liars_of
+from gossamer.engines.secure import PhaseReplies, SecureExchange, liars_of, proven
 from gossamer.engines.stage import Stage as Stage
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
@@ -144,7 +144,8 @@ class FederatedRun(KeptRun):
         """Run the remaining rounds; stop early if every client fails repeatedly, or if there is a reason to stop."""
         streak, problem = 0, ""
         if self.privacy and self.secure_noise:
-            self.releases = Releases(folder.path if folder else None)
+            stated = [record.get("figures", {}).get("privacy", {}).get("releases", 0) for record in self.metrics]
+            self.releases = Releases(folder.path if folder else None, max([len(self.metrics), *stated]))
         while not self.finished:
             number = len(self.metrics)
             self._check_budget(number)
@@ -221,6 +222,7 @@ class FederatedRun(KeptRun):
                 self.dispatcher.begin_round()
             cohort = self.cohort(number, ledger)
             if self.releases:
+                self._check_budget(number)
                 self.releases.begin(number, cohort)
                 begun = True
             self.prepare(number, cohort, ledger)
@@ -244,7 +246,7 @@ class FederatedRun(KeptRun):
         """Sample the cohort of a round, in client order."""
         available = self.available()
         self.sizes = self.claims()
-        self.excluded = sorted({*self.exclusion.update(self.metrics), *liars_of(self.metrics), *self.liars})
+        self.excluded = sorted({*self.exclusion.update(self.metrics), *liars_of(self.metrics), *proven(self.liars)})
         if self.excluded:
             ledger.notes[EXCLUDED] = self.excluded
         count = self.dispatcher.free if self.dispatcher else self.cohort_size

@@ -17,7 +17,7 @@ from torch import Tensor
 from gossamer.core.exchange import Outcome
 from gossamer.core.jobs import Folding, Outgoing
 from gossamer.core.random import Key
-from gossamer.core.secure import Roster, SecureAggregation, SecureRound, TooFewClientsError
+from gossamer.core.secure import LIED, Roster, SecureAggregation, SecureRound, TooFewClientsError
 from gossamer.core.secure_exchange import SUM, TRAIN
 from gossamer.core.types import Clock, Payload, State
 from gossamer.core.untrusted import shown
@@ -260,4 +260,9 @@ class SecureExchange:
 def liars_of(metrics: Sequence[Record]) -> set[int]:
     """Return the clients that broke the protocol of secure aggregation in any of these rounds."""
     figures = (record.get("figures", {}).get("secure", {}) for record in metrics)
-    return {int(client) for each in figures for client in each.get(LIARS, ())}
+    return {client for each in figures for client in proven(each.get(LIARS, {}))}
+
+
+def proven(liars: Mapping[Any, str]) -> set[int]:
+    """Return the clients whose own statements show that they lied. Others may be accused by lying neighbours."""
+    return {int(client) for client, why in liars.items() if why.startswith(LIED)}

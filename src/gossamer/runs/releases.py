@@ -25,10 +25,11 @@ class Releases:
 
     Args:
         path: the run folder; without one, attempts are counted for the life of the process
+        stated: the number that the records state, which counts if lines are missing
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path, self.count = path, 0 if path is None else released(path)
+    def __init__(self, path: Path | None, stated: int = 0) -> None:
+        self.path, self.count = path, max(stated, 0 if path is None else released(path))
         if path is not None and not (path / RELEASES).exists():
             (path / RELEASES).touch()
 

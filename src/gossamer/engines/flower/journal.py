@@ -60,7 +60,7 @@ class Journal:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path, self._lock = home / f"{client}.safetensors", home / f"{client}.lock"
         self.secrets = home / f"{client}.secrets"
-        self.evaluated = home / f"{client}.evaluations.json"
+        self.evaluated, self.uploads = home / f"{client}.evaluations.json", home / f"{client}.uploads"
         self.client = client
 
     @contextmanager
@@ -118,6 +118,33 @@ class Journal:
             self.secrets.touch(mode=0o600, exist_ok=True)
             files.write(self.secrets, files.sealed(files.to_tensors(tree.flatten(scratch))))
             self.secrets.chmod(0o600)
+
+    def sent_before(self, clock: Clock, received: bytes) -> bytes | None:
+        """Return the upload with which the node answered a download before; none if the round is new.
+
+        Noise of local privacy protects one upload: from many with new noise, a server would learn their mean. So a node
+        answers a repeated download with the same bytes, and refuses another one for a round that is over.
+        """
+        if not self.uploads.exists():
+            return None
+        kept = tree.unflatten(files.tensors_of(files.unsealed(self.uploads.read_bytes())))
+        mine = kept.get(str(clock.round))
+        if mine is not None and bytes(mine["received"].tolist()) == hashlib.sha256(received).digest():
+            return bytes(mine["sent"].numpy().tobytes())
+        if mine is not None or clock.round < max(map(int, kept)):
+            raise PayloadError(f"round {clock.round + 1} is over: this node adds local noise to one upload of a round")
+        return None
+
+    def keep_sent(self, clock: Clock, received: bytes, sent: bytes) -> None:
+        """Keep the upload of a round, and those of the last rounds that a resumed server may repeat."""
+        kept: State = {}
+        if self.uploads.exists():
+            kept = tree.unflatten(files.tensors_of(files.unsealed(self.uploads.read_bytes())))
+        digest = torch.tensor(list(hashlib.sha256(received).digest()), dtype=torch.uint8)
+        kept[str(clock.round)] = {"received": digest, "sent": torch.frombuffer(bytearray(sent), dtype=torch.uint8)}
+        last = {number: kept[number] for number in sorted(kept, key=int)[-KEEP:]}
+        with files.on_failure(f"the upload of client {self.client} was not kept, and is not sent"):
+            files.write(self.uploads, files.sealed(files.to_tensors(tree.flatten(last))), 0o600)
 
     def check_evaluation(self, clock: Clock, sent: bytes, *, once: bool = False) -> None:
         """Refuse to evaluate models of a round that was not announced, or a second download for the same round.

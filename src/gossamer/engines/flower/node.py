@@ -9,16 +9,18 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.supercore.logger import log
 from torch import Tensor
 
 from gossamer.core import secure, wire
 from gossamer.core.errors import ConfigError, PayloadError, RunError
-from gossamer.core.jobs import SILENT, round_key
+from gossamer.core.jobs import SILENT, Outgoing, round_key
 from gossamer.core.method import Method
 from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, KeyRing, Purpose
@@ -60,6 +62,9 @@ Ask = Callable[["Member", Message], tuple[Words, bytes]]
 FAULT, OUT_OF_STEP, PROOF = "fault", "out_of_step", "proof"
 """Names of values in a reply: the reason of a failure, whether the client state caused it, the proof of a number."""
 
+UNSAID = "it could not train: the log of the node says why, and a message would say something about its samples"
+"""What a server hears of an error in training, if the updates of nodes are hidden."""
+
 ROSTER = "roster"
 """The name of the roster in the query of a server with secure aggregation."""
 
@@ -96,11 +101,20 @@ class Node:
                     words, sent = ask(member, message)
                     records = content(words, sent)
             except Exception as error:
-                fault = {FAULT: reason(error), OUT_OF_STEP: isinstance(error, OutOfStepError)}
+                fault = {FAULT: self._said(error, message), OUT_OF_STEP: isinstance(error, OutOfStepError)}
                 records = content(fault | _echo(message))
             return Message(records, reply_to=message)
 
         return handle
+
+    def _said(self, error: Exception, message: Message) -> str:
+        """Return what the server hears about an error: nothing about samples, if the updates of nodes are hidden."""
+        exchange, private = self.method.training, isinstance(self.method.codec, PrivatePart)
+        about_protocol = isinstance(error, PayloadError | ConfigError | OutOfStepError)
+        if about_protocol or not (exchange.secure is not None or private):
+            return reason(error)
+        log(WARNING, "round %s: %s", word(message, "round", int) + 1, reason(error))
+        return UNSAID
 
     def member(self, message: Message, context: Context) -> "Member":
         """Return this node's client in the run of a message."""
@@ -255,7 +269,10 @@ class Member:
         samples, exchange = self.task.split.train(self.number), client.exchange
         if not exchange.last:  # only the last exchange has a client state
             return _result(client.do(ClientTask(clock, exchange.key(key), frame, {}, samples)))
+        once = exchange.hides and exchange.secure is None  # masks are drawn once by their own rules
         with journal.alone():
+            if once and (sent := journal.sent_before(clock, data(message))) is not None:
+                return ClientResult(Outgoing(Frame.of(sent), {}), {}, math.nan, Flops(0, 0))
             if word(message, "anew", bool):
                 journal.forget()
             state = journal.recall(clock.round, known, exchange.settle)
@@ -264,6 +281,8 @@ class Member:
                 state = {**state, SCRATCH: journal.train_scratch()}
             result = _result(client.do(ClientTask(clock, key, frame, state, samples)))
             journal.note(JournalEntry(clock.round, known, without_scratch(state), result.state))
+            if once:
+                journal.keep_sent(clock, data(message), bytes(result.sent.data))
         return result
 
     def answer(self, message: Message) -> bytes:

@@ -48,6 +48,8 @@ def read_roster(text: str) -> KeyRoster:
             found[int(number)] = encoded(load_ssh_public_key(key.encode()))
         except (ValueError, ConfigError, UnsupportedAlgorithm) as error:
             raise PayloadError(f"the roster has no public key for client {number[:20]}: {error}") from None
+    if len(set(found.values())) < len(found):
+        raise PayloadError("two clients have the same key on the roster")
     return KeyRoster(found)
 
 

@@ -21,7 +21,8 @@ from gossamer.core.types import Clock, Payload, State
 from gossamer.core.wire import Body, Frame, Kind
 from gossamer.engines.client import Failure
 from gossamer.engines.flower.fleet import NodePool, NodeReply
-from gossamer.engines.flower.messages import ARRAYS, LIMIT, REQUEST, data
+from gossamer.engines.flower.messages import ARRAYS, LIMIT, REQUEST
+from gossamer.engines.flower.replies import answer_of
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metric_sums import limit_of, metric_segments
@@ -154,7 +155,7 @@ class EvaluatingHost:
             contents[client] = run.client_task(run.plain_evaluation(stage), client, common, None, **more)
         for client, reply in run.fleet.ask(MessageType.EVALUATE, contents, run.settings.deadline):
             try:
-                inbox.put(client, ClientReply(Frame.of(data(run.check_reply(stage.number, reply)))))
+                inbox.put(client, ClientReply(answer_of(run.check_reply(stage.number, reply))))
             except Exception as error:  # any error refuses the reply, and the evaluation continues
                 inbox.put(client, ClientReply(failure=Failure.of(error), silent=reply.message is None))
 

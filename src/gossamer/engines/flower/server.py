@@ -80,6 +80,7 @@ from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
 from gossamer.runs.report.evaluation import EVALUATION
 from gossamer.runs.report.scores import Score, primary
+from gossamer.runs.report.secure import LIARS
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.losses import loss_name
@@ -551,10 +552,14 @@ class FlowerRun(FederatedRun):
             problem = costs.figures["secure"].get("refused", "")
         except ConfigError as error:
             problem = str(error)
-        found = means_of(self.task, sums.total, sums.limit) if sums.total is not None else Evaluated()
+        found = means_of(self.task, sums.total, sums.limit, len(asked)) if sums.total is not None else Evaluated()
         if here is not None:
             found |= dict(zip(("loss", *self.objective.metrics), here.whole(self.deployed()), strict=True))
         summed = costs.figures["secure"]["summed"] if sums.total is not None else 0
+        if self.liars and "secure" in ledger.figures:  # named in this evaluation, after the figures of the round
+            named = {str(client): why for client, why in self.liars.items()}
+            known = ledger.figures["secure"].get(LIARS, {})
+            ledger.measure({"secure": {**ledger.figures["secure"], LIARS: {**known, **named}}})
         ledger.measure({EVALUATION: f"{SUMS_ALONE}: {problem or f'of {summed} clients in this round'}"})
         ledger.notes["evaluation_failures"] = costs.failures
         ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}

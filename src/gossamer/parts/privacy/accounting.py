@@ -9,7 +9,7 @@ choice of the clients decides which analysis holds:
     fixed      replace-one   Rényi divergences of sampling without replacement (Wang, Balle and Kasiviswanathan, 2019,
                              https://arxiv.org/abs/1808.00087). A replaced client moves a clipped sum by up to 2 C, so
                              the noise counts as z / 2
-    all        add-remove    the exact Gaussian mechanism with z / sqrt(rounds) (Balle and Wang, 2018,
+    all        zero-out      the exact Gaussian mechanism with z / sqrt(rounds) (Balle and Wang, 2018,
                              https://arxiv.org/abs/1805.06530)
     other      zero-out      the same, without amplification: as if every client took part in every round
 
@@ -137,7 +137,7 @@ def unsampled(participation: Participation) -> tuple[Relation, str]:
     if participation.sampling == "other":
         return "zero-out", "no amplification: as if every client took part in every round"
     if participation.cohort >= participation.clients:
-        return "add-remove", "all clients take part in every round"
+        return "zero-out", "all clients take part in every round"
     return "zero-out", "no amplification by sampling is known for this mechanism"
 
 

@@ -27,6 +27,7 @@ class Rules(NamedTuple):
         needed: the number of shares that reconstruct a secret
         quorum: the number of clients that must agree to the list of survivors
         fewest: the number of clients that must be left in every phase, and so in the sum, if it is above the quorum
+        accusers: the largest number of clients that may accuse an honest one falsely, together
     """
 
     clients: int
@@ -34,6 +35,7 @@ class Rules(NamedTuple):
     needed: int
     quorum: int
     fewest: int = 0
+    accusers: int = 0
 
     @property
     def members(self) -> int:

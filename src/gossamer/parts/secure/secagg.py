@@ -119,13 +119,15 @@ class SecAgg(SecureAggregation):
         """Return the sizes of the protocol for a cohort.
 
         >>> SecAgg().rules(100)
-        Rules(clients=100, degree=99, needed=67, quorum=67, fewest=67)
+        Rules(clients=100, degree=99, needed=67, quorum=67, fewest=67, accusers=33)
         """
         degree = graph.smallest_degree(clients, self.bounds) if self.neighbours is None else self.neighbours
         degree = min(degree, clients - 1)
         quorum = graph.quorum(clients, self.bounds)
         need = quorum if degree == clients - 1 else graph.needed(self.threshold, degree + 1)
-        return Rules(clients, degree, need, quorum, max(quorum, self.min_clients))
+        # As many as collude at most: those for which the quorum holds, or those for which a sparse graph was chosen.
+        bad = 2 * quorum - clients - 1 if degree == clients - 1 else int(self.colluding * clients + graph.ROUNDING)
+        return Rules(clients, degree, need, quorum, max(quorum, self.min_clients), bad)
 
     def failure(self, clients: int) -> graph.Failure:
         """Return bounds on the probability that a round is not secret, and that it has no sum."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gossamer.core.bits import expect_bits
 from gossamer.core.errors import PayloadError
-from gossamer.core.secure import LIED, Ring, Roster, SecureRound, SumSegment, TooFewClientsError
+from gossamer.core.secure import DISPUTED, LIED, Ring, Roster, SecureRound, SumSegment, TooFewClientsError
 from gossamer.core.types import Payload
 from gossamer.core.untrusted import check_names
 from gossamer.parts.secure import graph, primitives, shamir
@@ -232,14 +232,15 @@ class SecAggRound(SecureRound):
                     f"its shares were unreadable or wrong for {wrong} of {neighbours}"
                     if 2 * wrong >= most
                     else f"it called the shares of {most - wrong} of {neighbours} unreadable or wrong",
+                    LIED if most > self.rules.accusers else DISPUTED,
                 )
                 del disputes[at]
             for each in disputes.values():
                 each.difference_update(named)
 
-    def _name(self, at: int, reason: str) -> str:
+    def _name(self, at: int, reason: str, how: str = LIED) -> str:
         """Note that a client lied, and return the text."""
-        return self._liars.setdefault(self.clients[at], f"{LIED}{reason}")
+        return self._liars.setdefault(self.clients[at], f"{how}{reason}")
 
     def _check_count(self, left: int, clients: int, least: int) -> None:
         if left < least:
