@@ -1,8 +1,9 @@
 """The table "who learns what" of ``docs/privacy.md``, cell by cell: everything that somebody sees is searched.
 
 A deployment runs in one process. The test records what each client computes before it is encoded or protected, and all
-that reaches the other side: messages to nodes, messages to the server, and the files of the run folder. Then it looks
-for the former in the latter. Each search finds what it should where nothing is protected, so it can fail.
+that reaches the other side: messages to nodes, messages to the server, and the files of the run folder, except
+``run.secret``, which readers do not have. Then it looks for the former in the latter. Each search finds what it should
+where nothing is protected, so it can fail.
 """
 
 from collections.abc import Sequence
@@ -15,15 +16,18 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from gossamer import fedavg, fedpm, private, secured
+from gossamer import dp_ftrl, fedavg, fedpm, private, secured
 from gossamer.core.bound import BoundExchange
 from gossamer.core.method import Method
 from gossamer.core.types import Layout, Params
 from gossamer.engines.flower.messages import WORDS, data, read_keys
 from gossamer.engines.flower.server import serve
+from gossamer.engines.kept_run import kept_key
 from gossamer.parts.servers.private_sum import BoundPrivateServer
+from gossamer.parts.servers.private_tree import BoundTreeMean
 from gossamer.runs.checkpoint import read_server
-from gossamer.runs.records import read_metrics
+from gossamer.runs.records import SECRET, read_metrics
+from gossamer.runs.secret_state import decrypted
 from gossamer.testing import tiny_task
 from helpers.flower_runs import NUMBERS, flower_run, nodes
 from helpers.local_grid import LocalGrid
@@ -33,6 +37,7 @@ MODES: dict[str, Method] = {
     "plain": fedavg(steps=2),
     "secure": secured(fedpm(steps=2)),
     "central": private(fedavg(steps=2), "central", noise_multiplier=1.0, clip=0.5, task=TASK, per_round=4),
+    "tree": dp_ftrl(steps=2, noise_multiplier=5.0, clip=0.5),
     "distributed": private(fedavg(steps=2), "distributed", noise_multiplier=1.0, task=TASK, per_round=4),
     "local": private(fedavg(steps=2), "local", noise_multiplier=1.0, task=TASK),
 }
@@ -46,6 +51,7 @@ class Seen:
 
     updates: dict[int, list[bytes]] = field(default_factory=dict)
     sums: list[bytes] = field(default_factory=list)
+    noise: list[bytes] = field(default_factory=list)
     to_nodes: dict[int, list[Message]] = field(default_factory=dict)
     to_server: list[Message] = field(default_factory=list)
     files: list[bytes] = field(default_factory=list)
@@ -74,6 +80,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     name, seen, home = request.param, Seen(), tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
         upload, fold = BoundExchange.make_upload, BoundPrivateServer.fold
+        noise, finish = BoundPrivateServer.noise, BoundTreeMean.finish
 
         def make_upload(self: Any, job: Any, trained: Any, info: Any) -> Any:
             changes = [tensor for _, tensor in sorted(trained.change.items())]
@@ -88,17 +95,31 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             seen.sums += [piece for piece in windows([after.total, new]) if piece not in without]
             return after
 
+        def drawn(self: Any, *given: Any) -> Tensor:
+            found = noise(self, *given)
+            seen.noise += windows([found])
+            return found
+
+        def finished(self: Any, *given: Any) -> Any:
+            state = finish(self, *given)
+            nodes = list(state["nodes"].values())  # estimates, which are no draws
+            seen.sums += windows([state["sum"]])
+            seen.noise += windows([*nodes, torch.stack(nodes).sum(0)])
+            return state
+
         patch.setattr(BoundExchange, "make_upload", make_upload)
         patch.setattr(BoundPrivateServer, "fold", folded)
+        patch.setattr(BoundPrivateServer, "noise", drawn)
+        patch.setattr(BoundTreeMean, "finish", finished)
         grid = LocalGrid(nodes(MODES[name], TASK, home / "nodes"))
-        options = {"delta": 1e-3} if name in ("central", "distributed", "local") else {}
+        options = {"delta": 1e-3} if name in ("central", "tree", "distributed", "local") else {}
         out = str(home / "run")
         deployed = flower_run(MODES[name], TASK, grid, rounds=ROUNDS, deadline=5.0, rehearsal=False, out=out, **options)
         seen.first = deployed.model()
         serve(deployed)
     seen.to_nodes = {c: [m for m in grid.sent if m.metadata.dst_node_id == NUMBERS[c]] for c in range(TASK.clients)}
     seen.to_server, seen.folder = grid.received, home / "run"
-    seen.files = [file.read_bytes() for file in sorted((home / "run").rglob("*")) if file.is_file()]
+    seen.files = [f.read_bytes() for f in sorted(seen.folder.rglob("*")) if f.is_file() and f.name != SECRET]
     return name, seen
 
 
@@ -128,12 +149,27 @@ def test_a_reader_of_the_run_folder_learns_no_update(run: tuple[str, Seen]) -> N
 
 
 def test_a_sum_without_noise_stays_in_the_memory_of_the_server(run: tuple[str, Seen]) -> None:
+    """Nor does the noise leave it: whoever has the noise and a model has the sum."""
     name, seen = run
-    if name != "central":
+    if name not in ("central", "tree"):
         return
     assert seen.sums
+    assert seen.noise
     places = [*seen.files, *(shown(message) for messages in seen.to_nodes.values() for message in messages)]
-    assert not hits(seen.sums, places)
+    assert not hits([*seen.sums, *seen.noise], places)
+
+
+def test_the_key_of_a_run_opens_the_secret_state_of_a_server(run: tuple[str, Seen]) -> None:
+    """A control: sums and noise are in the files, for the owner of ``run.secret``."""
+    name, seen = run
+    if name != "tree":
+        return
+    server, key = read_server(seen.folder), kept_key(seen.folder)
+    assert key is not None
+    assert not {"sum", "nodes"} & server.keys()
+    state = decrypted(server, key)
+    assert 0 < hits(windows([state["sum"]]), seen.sums) == len(windows([state["sum"]]))
+    assert hits(windows([*state["nodes"].values()]), seen.noise) == len(windows([*state["nodes"].values()])) > 0
 
 
 def test_the_models_are_known_to_clients_and_to_readers_of_the_run_folder(run: tuple[str, Seen]) -> None:
@@ -156,7 +192,7 @@ def test_numbers_of_samples_are_stated_only_where_nothing_is_hidden(run: tuple[s
 
 def test_no_other_user_reads_the_secrets_of_a_run(run: tuple[str, Seen]) -> None:
     _, seen = run
-    assert (seen.folder / "run.secret").stat().st_mode & 0o077 == 0
+    assert (seen.folder / SECRET).stat().st_mode & 0o077 == 0
     nodes_home = seen.folder.parent / "nodes"
     assert all(file.stat().st_mode & 0o077 == 0 for file in nodes_home.rglob("*.secrets"))
 

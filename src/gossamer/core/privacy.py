@@ -11,7 +11,7 @@ does not ask for the other. Noise from the seed can be repeated, and therefore s
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 Unit = Literal["client", "example"]
 """Whose data a guarantee protects: all samples of a client, or one sample."""
@@ -77,7 +77,15 @@ class Guarantee(ABC):
 
 
 class PrivatePart(ABC):
-    """A part with a statement of differential privacy."""
+    """A part with a statement of differential privacy.
+
+    Args:
+        secret_state: the entries of the server state, if the part is a server, from which a reader would learn what the
+            noise hides. Checkpoints of a run with noise from the operating system hold them encrypted. The models must
+            not depend on them: who looks at a run has models without these entries
+    """
+
+    secret_state: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def guarantee(self, participation: Participation) -> Guarantee:

@@ -19,7 +19,8 @@ from gossamer.core import tree
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.exchange import Outcome
 from gossamer.core.method import Method
-from gossamer.core.random import Key
+from gossamer.core.privacy import PrivatePart
+from gossamer.core.random import Key, secret_key
 from gossamer.core.random import key as make_key
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Params, State
@@ -37,6 +38,7 @@ from gossamer.runs.checkpoint import newest, recall
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, SECRET, Record, check_about, read_about, read_metrics, stop_reason
 from gossamer.runs.report.scores import Score, held_out, scores_of
+from gossamer.runs.secret_state import decrypted, encrypted, without
 from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.objective import Objective
@@ -51,19 +53,22 @@ def kept_key(path: Path) -> Key | None:
     """Return the secret key of a run folder; none if the run's key follows from its seed."""
     if read_about(path).get("deployment", {}).get("rehearsal", True):  # deployments of 0.2 had no secret key either
         return None
+    return _read_secret(path, "all random numbers of the run follow from it")
+
+
+def _read_secret(path: Path, use: str) -> Key:
     try:
         return Key(*struct.unpack("<QQ", inside.read(path, SECRET)))
     except (OSError, struct.error) as error:
-        raise RunError(
-            f"{path / SECRET} cannot be read ({error}): all random numbers of the run follow from it: restore it from"
-            " the machine of the run"
-        ) from None
+        why = f"{path / SECRET} cannot be read ({error}): {use}"
+        raise RunError(f"{why}: restore it from the machine of the run") from None
 
 
 class KeptRun(ABC):
     """A run: the method, the task, and the states of server and clients.
 
-    Its random key follows from the seed, unless ``key`` is given: a secret one, which the run folder keeps.
+    Its random key follows from the seed, unless ``key`` is given: a secret one, which the run folder keeps. Entries of
+    the server state that nobody may read are encrypted in checkpoints (``secret_state``).
     """
 
     def __init__(
@@ -127,6 +132,16 @@ class KeptRun(ABC):
         """Whether the noise of differential privacy comes from the operating system."""
         return self.options.secure_noise
 
+    @property
+    def secret_state(self) -> tuple[str, ...]:
+        """The entries of the server state that nobody may read in checkpoints; none if the noise follows from the seed.
+
+        Anybody can compute such noise, and a run that is repeated must write the same bytes. Only the current state has
+        such entries: schedules that keep earlier ones in checkpoints are refused with differential privacy.
+        """
+        servers = [exchange.server for exchange in self.method.exchanges] if self.secure_noise else []
+        return tuple(name for each in servers if isinstance(each, PrivatePart) for name in each.secret_state)
+
     def split_of(self, options: Options) -> Split | None:
         """Return the training samples of each client, if they are known."""
         split = self.task.split.hold_out(options.validate)[0] if options.validate else self.task.split
@@ -146,6 +161,8 @@ class KeptRun(ABC):
 
     def create(self, path: Path) -> RunFolder:
         """Create the run folder."""
+        if self.secret_state and self.secret is None:
+            self.secret = secret_key()  # it encrypts secret entries alone: the run's key still follows from the seed
         secret = None if self.secret is None else struct.pack("<QQ", *self.secret)
         init = self.init.data if self.init else None
         return RunFolder.create(path, self.about, self.task.split.tensors(), init, secret)
@@ -153,11 +170,14 @@ class KeptRun(ABC):
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
         recorded = self._recorded(path)
+        if self.secret_state:  # refused before anything in the folder changes
+            self.secret = self.secret or _read_secret(path, "the checkpoints of the run are encrypted with it")
         folder = RunFolder.open(path)
         try:
             found = folder.restore()
             if found is not None:
-                self.recall(tree.move(found.server, self.options.device))
+                state = decrypted(found.server, self.secret) if self.secret else found.server
+                self.recall(tree.move(state, self.options.device))
                 folder.recall(found, self.clients, self.models)
             self.metrics = read_metrics(path)
         except RunError:
@@ -174,7 +194,10 @@ class KeptRun(ABC):
         return recorded
 
     def look(self, path: Path) -> None:
-        """Load the newest whole checkpoint of a run folder to look at it; nothing in the folder changes."""
+        """Load the newest whole checkpoint of a run folder to look at it; nothing in the folder changes.
+
+        Secret entries of the server state are left out, so that whoever has a copy of the folder can look at it.
+        """
         recorded = self._recorded(path)
         found, damaged, lines = newest(path)
         done, last = found.rounds if found else 0, len(lines.records)
@@ -182,7 +205,7 @@ class KeptRun(ABC):
         for problem in (*damaged.values(), *missing):
             warnings.warn(f"{problem}; this is the run after round {done}", DamagedRunWarning, stacklevel=2)
         if found is not None:
-            self.recall(tree.move(found.server, self.options.device))
+            self.recall(tree.move(without(found.server), self.options.device))
             recall(path, found, self.clients, self.models)
         self.metrics = lines.records[:done]
         self.about |= {name: entry for name, entry in recorded.items() if name == EXTENDED}
@@ -244,7 +267,11 @@ class KeptRun(ABC):
         begin = time.perf_counter()
         folder.keep_choice(self.choice)
         folder.append(record)
-        folder.save(record["round"], self.checkpoint(), self.clients, self.models)
+        state = self.checkpoint()
+        if self.secret_state:
+            assert self.secret is not None  # since the folder was created or restored
+            state = encrypted(state, self.secret_state, self.secret)
+        folder.save(record["round"], state, self.clients, self.models)
         self.save_seconds = round(time.perf_counter() - begin, 6)
 
     def checkpoint(self) -> State:

@@ -3,7 +3,8 @@
     run.json               the request: method, task, seed, options, versions, machine
     split.safetensors      the partition: the samples of each client
     init.safetensors       the initial weights, if they were given
-    run.secret             the run's key, if it does not follow from the seed; readable by its owner alone
+    run.secret             a key that does not follow from the seed: that of a deployment, and of what checkpoints
+                           encrypt (``secret_state``); readable by its owner alone
     executor.json          the executor of the run, and the measurements if it was chosen automatically
     releases.jsonl         the cohorts of a private run, written as they are drawn (``releases``)
     metrics.jsonl          one line per round, only appended to (``metrics_file``)

@@ -40,10 +40,14 @@ Server state in addition to the model:
     tree        the number of the current tree, -1 before the first round
     cohort      m, the expected number of clients in the tree's first round
     nodes       the noise of the nodes that cover 1 to t, or of their estimates, by level and index
+
+``sum`` and ``nodes`` are secret (``secret_state``): with either of them, a reader of a checkpoint has the sum of the
+updates without noise. All others follow from noisy sums.
 """
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -121,6 +125,8 @@ class TreeMean(PrivateServer):
 @dataclass(frozen=True)
 class BoundTreeMean(BoundPrivateServer, TreeMean):
     """``TreeMean`` with the run's key."""
+
+    secret_state: ClassVar[tuple[str, ...]] = ("sum", "nodes")
 
     def bind(self, context: Context) -> "BoundTreeMean":
         """Return the server itself."""
