@@ -1,12 +1,15 @@
 """A run folder from somebody else: looking executes nothing, and other commands only what the user agreed to."""
 
+import importlib
 import json
+import py_compile
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from importlib.machinery import EXTENSION_SUFFIXES
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,11 +166,26 @@ def test_another_name_in_a_trusted_file_needs_a_new_agreement(mine: Path) -> Non
 
 
 @pytest.fixture
-def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of a file that imports another one, which imports a package."""
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for user files; what they import is forgotten after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "config"))
     monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    forget_imports(tmp_path)
+
+
+def forget_imports(folder: Path) -> None:
+    """Let this process be as one that has imported nothing from a folder."""
+    importlib.invalidate_caches()
+    for name, module in list(sys.modules.items()):
+        if any(f"{folder}/" in str(vars(module).get(place)) for place in ("__file__", "__path__")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def helped(alone: Path) -> Path:
+    """A run of a file that imports another one, which imports a package."""
     Path("mine.py").write_text("from helping import epochs\n" + MINE.replace("epochs=1", "epochs=epochs()"))
     Path("helping.py").write_text("def epochs():\n    from deep.inside import ONE\n    return ONE\n")
     Path("deep").mkdir()
@@ -175,10 +193,9 @@ def helped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("deep/inside.py").write_text("from . import beside\nONE = 1\n")
     Path("deep/beside.py").write_text("")
     assert gossamer(RUN).status == 0
-    for name in ("helping", "deep", "deep.inside", "deep.beside"):
-        sys.modules.pop(name, None)
+    forget_imports(alone)
     Path("executed").unlink()
-    return tmp_path
+    return alone
 
 
 def test_imports_of_a_user_file_are_found(helped: Path) -> None:
@@ -202,6 +219,137 @@ def test_a_changed_import_of_a_trusted_file_needs_a_new_agreement(helped: Path, 
     assert gossamer("resume run --rounds 2 --trust").status == 0
     assert Path("executed").exists()
     assert gossamer("resume run --rounds 3").status == 0, "the agreement is remembered"
+
+
+EVIL = "open('evil', 'w').close()\n"
+USES = "from pkg.sub import mod\n"
+
+
+def write_all(contents: dict[str, str]) -> None:
+    for name, text in contents.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+
+
+def compiled(source: str, file: str) -> None:
+    """Write compiled code that Python takes without a look at its source."""
+    Path("evil.txt").write_text(source)
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    py_compile.compile("evil.txt", cfile=file, doraise=True, invalidation_mode=unchecked)
+
+
+DEEP = {"pkg/__init__.py": "", "pkg/sub/__init__.py": "", "pkg/sub/deep.py": "g = 1\n"}
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "changed"),
+    [
+        (USES, {**DEEP, "pkg/sub/mod.py": "from .deep import g\n"}, "pkg/sub/deep.py"),
+        (USES, {**DEEP, "pkg/sub/mod.py": "from ..up import g\n", "pkg/up.py": "g = 1\n"}, "pkg/up.py"),
+        (USES, {"pkg/sub/mod.py": "from .deep import g\n", "pkg/sub/deep.py": "g = 1\n"}, "pkg/sub/deep.py"),
+        ("from pkg import *\n", {"pkg/__init__.py": "__all__ = ['x']\n", "pkg/x.py": ""}, "pkg/x.py"),
+        ("import importlib\nimportlib.import_module('lit')\n", {"lit.py": ""}, "lit.py"),
+        ("from importlib import import_module\nimport_module(name='lit')\n", {"lit.py": ""}, "lit.py"),
+        ("__import__('lit')\n", {"lit.py": ""}, "lit.py"),
+        ("__import__('pkg.sub', fromlist=['deep'])\n", DEEP, "pkg/sub/deep.py"),
+        ("import importlib as i\ni.import_module('.deep', 'pkg.sub')\n", DEEP, "pkg/sub/deep.py"),
+        (
+            USES,
+            {**DEEP, "pkg/sub/mod.py": "import importlib\nimportlib.import_module('.deep', __package__)\n"},
+            "pkg/sub/deep.py",
+        ),
+        (USES, {**DEEP, "pkg/sub/mod.py": "__import__('deep', globals(), None, ['g'], 1)\n"}, "pkg/sub/deep.py"),
+    ],
+)
+def test_whatever_names_a_file_of_the_user_counts(alone: Path, own: str, others: dict[str, str], changed: str) -> None:
+    write_all({"mine.py": own + MINE, **others})
+    assert gossamer(RUN).status == 0
+    forget_imports(alone)
+    Path("executed").unlink()
+    with Path(changed).open("a") as file:
+        file.write(EVIL)
+    said = gossamer("resume run --rounds 2")
+    assert said.status == 2
+    assert changed in said.err
+    assert "add --trust" in said.err
+    assert not Path("evil").exists()
+    assert not executed()
+    assert gossamer("resume run --rounds 2 --trust").status == 0
+    assert Path("evil").exists(), "the file is imported, so that the question was the right one"
+
+
+TAG = sys.implementation.cache_tag
+
+
+@pytest.mark.parametrize("name", ["helper", "box/inside"])
+def test_compiled_files_are_not_executed_for_their_source(alone: Path, name: str) -> None:
+    write_all({f"{name}.py": "", "mine.py": f"import {name.replace('/', '.')}\n" + MINE})
+    assert gossamer(RUN).status == 0
+    assert not list(alone.rglob(f"{Path(name).name}.*.pyc")), "none is written, either"
+    forget_imports(alone)
+    file = Path(name)
+    compiled(EVIL, str(file.parent / f"__pycache__/{file.name}.{TAG}.pyc"))
+    assert gossamer("resume run --rounds 2").status == 0
+    assert not Path("evil").exists()
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["helper/__init__.pyc", "helper/__init__.py", "helper.so", "helper.abi3.so", f"helper{EXTENSION_SUFFIXES[0]}"],
+)
+def test_a_file_that_wins_over_a_known_one_needs_a_new_agreement(alone: Path, file: str) -> None:
+    write_all({"helper.py": "", "mine.py": "import helper\n" + MINE})
+    assert gossamer(RUN).status == 0
+    forget_imports(alone)
+    Path("executed").unlink()
+    compiled(EVIL, file)
+    said = gossamer("resume run --rounds 2")
+    assert said.status == 2
+    assert file in said.err
+    assert "add --trust" in said.err
+    assert not Path("evil").exists()
+
+
+def test_a_module_without_source_counts_and_can_be_imported(alone: Path) -> None:
+    write_all({"mine.py": "import helper\n" + MINE})
+    compiled("", "helper.pyc")
+    assert gossamer(RUN).status == 0
+    forget_imports(alone)
+    compiled(EVIL, "helper.pyc")
+    assert "helper.pyc" in gossamer("resume run --rounds 2").err
+    assert not Path("evil").exists()
+    assert gossamer("resume run --rounds 2 --trust").status == 0
+    assert Path("evil").exists()
+
+
+@pytest.mark.parametrize("name", ["colorsys", "not_installed"])
+def test_the_folder_of_a_user_file_answers_for_no_module_of_others(alone: Path, name: str) -> None:
+    """Gossamer imports matplotlib and others late, and tries some that may not be installed."""
+    write_all({"mine.py": MINE})
+    assert gossamer(RUN).status == 0
+    sys.modules.pop(name, None)
+    Path(f"{name}.py").write_text(EVIL)
+    importlib.invalidate_caches()
+    with suppress(ModuleNotFoundError):
+        importlib.import_module(name)
+    assert not Path("evil").exists()
+    assert (name in sys.modules) == (name == "colorsys")
+
+
+def test_a_user_file_imports_from_its_folder_late_and_by_a_computed_name(alone: Path) -> None:
+    late = MINE.replace("    return", "    __import__('importlib').import_module('help' + 'er')\n    return")
+    write_all({"helper.py": "import second\n", "second.py": EVIL, "mine.py": late})
+    assert gossamer(RUN).status == 0
+    assert Path("evil").exists()
+
+
+def test_a_file_that_an_installed_module_hides_is_refused(alone: Path) -> None:
+    write_all({"colorsys.py": EVIL, "mine.py": "import colorsys\n" + MINE})
+    said = gossamer(RUN)
+    assert said.status == 2
+    assert f"not {alone / 'colorsys.py'} beside mine.py: give your file another name" in said.err
+    assert not Path("evil").exists()
 
 
 @pytest.mark.parametrize("change", [{"digests": {}}, {"codec": "mine.py:other"}])

@@ -6,18 +6,23 @@ An error in a user file is shown in one line, with the line of the file.
 import ast
 import hashlib
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.machinery import SOURCE_SUFFIXES, all_suffixes
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import ParamSpec, TypeVar
 
+from gossamer.cli import user_imports
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.specs import unknown
 
 USER = "gossamer_user_"
 """The prefix of the module names of user files."""
+
+SUFFIXES = all_suffixes()
+"""The ends of the names of files that Python loads: sources, compiled sources, and compiled C."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,9 +66,9 @@ def _module(file: Path, label: str) -> ModuleType:
         module = ModuleType(name)
         module.__file__ = str(file)
         sys.modules[name] = module
-        if str(file.parent) not in sys.path:
-            sys.path.insert(0, str(file.parent))
         try:
+            _refuse_hidden(file, label)
+            user_imports.import_from(file.parent)
             called(label, lambda: exec(compile(source, file, "exec"), vars(module)))
         except BaseException:
             del sys.modules[name]
@@ -109,41 +114,92 @@ def imports(file: Path) -> list[Path]:
     """Return the user's own files that a file imports, and those that these import, in order of their paths.
 
     A module counts if it is in the folder of the file, or in a folder of the user on ``sys.path``: not in the standard
-    library, and not an installed package. Modules whose names are computed when the file runs are not found.
+    library, and not an installed package. All files that Python could load for its name count, compiled ones too.
+    Modules whose names are computed when the file runs are not found, nor are those that a compiled file imports.
     """
-    system = [Path(place).resolve() for place in {*sysconfig.get_paths().values(), sys.base_prefix, sys.prefix}]
+    file = file.resolve()
     places = [Path(place).resolve() for place in sys.path if Path(place).is_dir()]
-    own = [place for place in places if not any(place.is_relative_to(root) for root in system)]
-    found, left = dict[Path, None](), [file.resolve()]
+    own = [place for place in places if not any(place.is_relative_to(root) for root in user_imports.system())]
+    roots = dict.fromkeys([file.parent, *own])
+    found, left = dict[Path, None](), [file]
     while left:
         current = left.pop()
-        roots = dict.fromkeys([file.resolve().parent, *own])
-        new = {path for name in _imported_names(current) for root in roots for path in _parts_of(root, name)}
-        left += sorted(new - found.keys() - {file.resolve()})
-        found |= dict.fromkeys(sorted(new - {file.resolve()}))
+        packages = {current.parent.relative_to(root).parts for root in roots if current.parent.is_relative_to(root)}
+        names = {name for package in packages for name in _imported_names(current, package)}
+        new = {path for name in names for root in roots for path in _parts_of(root, name)} - {file}
+        left += sorted(new - found.keys())
+        found |= dict.fromkeys(sorted(new))
     return sorted(found)
 
 
-def _imported_names(file: Path) -> set[str]:
-    """Return the modules that a file names in its imports, also inside of functions; none if it is no Python."""
+def _imported_names(file: Path, package: tuple[str, ...] = ()) -> set[str]:
+    """Return the modules that a file of a package imports, also inside of functions; none if it is no Python."""
+    if file.suffix not in SOURCE_SUFFIXES:
+        return set()
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (OSError, SyntaxError, ValueError):
         return set()
-    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    parts = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    package = file.parent.name  # of relative imports: those of a package in the folder of the user file
-    bases = {node: ".".join(filter(None, (package if node.level else "", node.module or ""))) for node in parts}
-    found = plain | {f"{bases[node]}.{alias.name}" for node in parts for alias in node.names} | set(bases.values())
+    found = set[str]()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node.module or "", node.level, package)
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call):
+            found |= _names_in_call(node, package)
     return {name for name in found if name.partition(".")[0] != "gossamer"}  # it may be a folder of the user as well
 
 
+def _names_in_call(node: ast.Call, package: tuple[str, ...]) -> set[str]:
+    """Return the modules that ``import_module`` or ``__import__`` import, as far as their arguments are literals."""
+    if getattr(node.func, "attr", getattr(node.func, "id", None)) not in ("import_module", "__import__"):
+        return set()
+    given = [each for argument in (*node.args, *(k.value for k in node.keywords)) for each in ast.walk(argument)]
+    literals = [each.value for each in given if isinstance(each, ast.Constant)]
+    levels = {level for level in literals if type(level) is int and level > 0} or {0}
+    texts = [text for text in literals if isinstance(text, str) and not {"/", "\\", "\0"} & {*text}]
+    # Which argument is the name, the package or a list of names is not told apart: a file too many does no harm.
+    packages = {package, *(tuple(text.split(".")) for text in texts if not text.startswith("."))}
+    bare = {(text.lstrip("."), len(text) - len(text.lstrip("."))) for text in texts}
+    found = {_absolute(name, dots or level, place) for name, dots in bare for level in levels for place in packages}
+    return found | {f"{name}.{text}" for name in found for text in texts}
+
+
+def _absolute(name: str, level: int, package: tuple[str, ...]) -> str:
+    """Return the full name of a module that a file of a package imports with ``level`` leading dots."""
+    base = package[: max(0, len(package) - level + 1)] if level else ()
+    return ".".join((*base, name)).strip(".")
+
+
 def _parts_of(root: Path, name: str) -> Iterator[Path]:
-    """Yield the files of a module and of the packages around it, as far as they are in a folder."""
+    """Yield what Python could load for a module and the packages around it, in a folder; ``*`` is all of a package."""
     place = root
     for part in filter(None, name.split(".")):
+        inside = sorted(each.name for each in place.iterdir()) if part == "*" and place.is_dir() else [part]
+        stems = dict.fromkeys(stem.partition(".")[0] for stem in inside)
+        files = (place / f"{stem}{end}{suffix}" for stem in stems for end in ("", "/__init__") for suffix in SUFFIXES)
+        yield from (path for path in files if path.is_file())
         place /= part
-        yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
+
+
+def _refuse_hidden(file: Path, label: str) -> None:
+    """Refuse a file that imports a module of its folder whose name finds another one: the wrong one would run."""
+    own = [file, *(path for path in imports(file) if path.is_relative_to(file.parent))]
+    packages = {path: path.parent.relative_to(file.parent).parts for path in own}
+    names = {name.partition(".")[0] for path in own for name in _imported_names(path, packages[path])}
+    for name in sorted(names):
+        beside = [path.resolve() for path in _parts_of(file.parent, name) if path != file]
+        try:
+            found = find_spec(name) if beside else None
+        except ValueError:  # a module that was made by hand
+            continue
+        if found and found.origin and Path(found.origin).resolve() not in beside:
+            raise ConfigError(
+                f"{label}: import {name} finds {found.origin}, and not {beside[0]} beside {file.name}: "
+                "give your file another name"
+            )
 
 
 def check_unchanged(digests: dict[str, str]) -> None:
