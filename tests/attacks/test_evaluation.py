@@ -6,6 +6,7 @@ model.
 """
 
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from flwr.app import Message, MessageType
 
-from gossamer import ConfigError, fedavg, fedpm, private, secured, simulate
+from gossamer import ConfigError, RunError, fedavg, fedpm, private, secured, simulate
 from gossamer.core.errors import PayloadError
 from gossamer.core.method import Method
 from gossamer.core.types import Clock
@@ -163,3 +164,61 @@ def test_weights_by_samples_are_refused_under_local_privacy() -> None:
     method = HIDING["local"].with_parts(server=fedavg().server)
     with pytest.raises(ConfigError, match="weighted by numbers of samples, which have no noise"):
         simulate(method, TASK, rounds=1, delta=1e-3)
+
+
+# Errors, which are sent in clear.
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_what_a_node_says_of_an_error_does_not_depend_on_its_samples(name: str, tmp_path: Path) -> None:
+    """A server sends a model that overflows on some samples: which nodes fail would say who has such samples."""
+
+    class Overflowing(FlowerRun):
+        def round(self, *args: Any, **more: Any) -> Any:
+            params = {name: tensor.clone() for name, tensor in self.server["params"].items()}
+            first = next(iter(params))
+            params[first][0, 0] = 3e38  # the product with a feature above 1.13 is infinite
+            self.server = {**self.server, "params": params}
+            return super().round(*args, **more)
+
+    method = HIDING[name]
+    given: dict[str, Any] = {} if name == "secure" else {"delta": 1e-3}
+    given |= {"keys": str(signing_keys())} if method.training.secure else {}
+    settings = Settings(rounds=1, wait=0, deadline=5.0, min_replies=0.1, **given)
+    grid = LocalGrid(nodes(method, TASK, tmp_path))
+    run = Overflowing(method, TASK, settings, grid)
+    with suppress(RunError):  # the aggregated model may be of no use
+        run.round(0, None)
+    said = {repr(words.get(FAULT)) for words in told(grid, MessageType.TRAIN)}
+    assert len(said) == 1, said
+
+
+def test_a_repeated_download_gets_the_same_noise(tmp_path: Path) -> None:
+    """From many uploads with new noise, a server would learn their mean, whatever the stated epsilon."""
+    grid = LocalGrid(nodes(HIDING["local"], TASK, tmp_path))
+    deploy(HIDING["local"], TASK, grid, rounds=2, deadline=5.0, delta=1e-3)
+    trained = [m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN]
+    mine = [message for message in trained if message.metadata.dst_node_id == NUMBERS[0]]
+    first = next(reply for reply in grid.received if reply.metadata.src_node_id == NUMBERS[0] and data(reply))
+    for message in mine:
+        replies = {data(grid.nodes[NUMBERS[0]](message)) for _ in range(3)}  # type: ignore[arg-type]
+        assert len(replies) == 1
+        assert replies != {b""}
+    assert data(first) == data(grid.nodes[NUMBERS[0]](mine[0]))  # type: ignore[arg-type]
+    words, sent = dict(mine[0].content.config_records[WORDS]), data(mine[0])
+    other = Message(content(words, sent[:-1] + bytes([sent[-1] ^ 1])), NUMBERS[0], MessageType.TRAIN, ttl=5.0)
+    grid.push_messages([other])
+    refused = grid.nodes[NUMBERS[0]](other)
+    assert refused is not None
+    assert "is over" in str(dict(refused.content.config_records[WORDS])[FAULT])
+
+
+def test_one_client_cannot_move_the_means_beyond_what_clients_can_have() -> None:
+    limit = limit_of(4)
+    honest = [metric_numbers(TASK, (0.5, 0.25), 10, limit) for _ in range(3)]
+    hostile = metric_numbers(TASK, (0.5, 0.25), 10, limit)
+    hostile[3] = int(3.5 * limit)  # an accuracy of 350 %, so that the mean is above 100 %
+    assert "accuracy" not in means_of(TASK, torch.stack([*honest, hostile]).sum(0), limit, 4)
+    hostile = metric_numbers(TASK, (0.5, 0.25), 10, limit)
+    hostile[1] = 6  # a client that is six
+    assert "accuracy" not in means_of(TASK, torch.stack([*honest, hostile]).sum(0), limit, 4)

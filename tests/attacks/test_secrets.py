@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import MessageType
 from torch import Tensor
 
 from gossamer import Poisson, dp_fedavg, fedavg, private, resume, simulate
@@ -29,7 +30,7 @@ from gossamer.runs.records import read_metrics
 from gossamer.runs.releases import RELEASES, Releases
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
-from helpers.flower_runs import NUMBERS, deploy, ignore, nodes
+from helpers.flower_runs import NUMBERS, deploy, flower_run, ignore, nodes
 from helpers.local_grid import LocalGrid
 
 TASK, ROUNDS = tiny_task(4), 3
@@ -195,6 +196,41 @@ def test_repeated_rounds_use_up_the_budget(tmp_path: Path) -> None:
     assert len(read_metrics(place)) == 1
 
 
+def test_void_attempts_do_not_exceed_the_budget(tmp_path: Path) -> None:
+    """Under local privacy, an attempt that does not count has noisy uploads all the same."""
+    method = private(fedavg(steps=1), "local", noise_multiplier=1.0, task=TASK)
+    there = nodes(method, TASK, tmp_path)
+    honest, answered = there[NUMBERS[3]], list[Any]()
+
+    def flaky(message: Any) -> Any:
+        if message.metadata.message_type == MessageType.TRAIN and len(answered) < 2:
+            answered.append(message)
+            return None
+        return honest(message)
+
+    there[NUMBERS[3]] = flaky
+    given: dict[str, Any] = {"rounds": 3, "delta": 1e-3, "deadline": 0.2, "min_replies": 1.0}
+    spent = flower_run(method, TASK, LocalGrid({}), **given).privacy
+    assert spent is not None
+    run = flower_run(method, TASK, LocalGrid(there), **given, epsilon=spent.spent(1) * 1.001)
+    with pytest.raises(RunError, match="the privacy budget of the run is spent: 1 round began a second time"):
+        run.run(None, lambda record: None)
+    assert len(answered) == 1
+
+
+def test_missing_lines_do_not_make_a_run_more_private(tmp_path: Path) -> None:
+    method, place = dp_fedavg(steps=1), tmp_path / "run"
+    simulate(method, TASK, rounds=1, delta=1e-3, secure_noise=True, out=place)
+    killed = Releases(place)
+    for number in (1, 1, 1):
+        killed.begin(number, [0])
+    resume(place, method=method, task=TASK, rounds=2)
+    assert read_metrics(place)[-1]["figures"]["privacy"]["releases"] == 5
+    (place / RELEASES).unlink()
+    resume(place, method=method, task=TASK, rounds=3)
+    assert read_metrics(place)[-1]["figures"]["privacy"]["releases"] == 6
+
+
 def test_a_line_that_a_crash_cut_off_counts(tmp_path: Path) -> None:
     made = Releases(tmp_path)
     made.begin(0, [1, 2])
@@ -208,7 +244,6 @@ def test_a_line_that_a_crash_cut_off_counts(tmp_path: Path) -> None:
 
 def test_a_run_whose_key_is_missing_is_refused(tmp_path: Path) -> None:
     from gossamer.engines.kept_run import kept_key
-    from helpers.flower_runs import flower_run
 
     run = flower_run(fedavg(steps=1), TASK, LocalGrid({}), rehearsal=False)
     run.create(tmp_path / "run").close()

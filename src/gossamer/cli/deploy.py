@@ -235,6 +235,8 @@ def new(words: list[str]) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         asked.mistakes.note(f"{folder} is not empty: choose another folder for the app")
     planned = plan(asked, resume=False, out=None)
+    if planned.method.training.secure is not None:  # such a run needs the public keys of the nodes: see README.md
+        planned = planned._replace(settings=replace(planned.settings, keys="keys"))
     write_app(folder, planned)
     copied = ", ".join(sorted({file.name for piece in planned.pieces for file in piece.files}))
     own = f", and copied {copied} there" if copied else ""

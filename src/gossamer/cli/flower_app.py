@@ -85,7 +85,8 @@ def write(folder: Path, method: Snippet, task: Snippet, settings: Settings, conf
     (folder / f"{APP}.py").write_text(_code(settings.name, method, task))
     name = project_name(folder)
     (folder / "pyproject.toml").write_text(project(name, f"{settings.name} across machines", _config(settings, config)))
-    readme = _filled("readme.md", project=name, method=settings.name, copied=_listed(copied))
+    known = {"project": name, "method": settings.name, "copied": _listed(copied), "nodes": str(settings.nodes)}
+    readme = _filled("readme.md", **known)
     (folder / "README.md").write_text(readme)
     (folder / "nginx.conf").write_text(_template("nginx.conf"))
 

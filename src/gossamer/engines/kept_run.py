@@ -37,6 +37,7 @@ from gossamer.runs import inside
 from gossamer.runs.checkpoint import newest, recall
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, SECRET, Record, check_about, read_about, read_metrics, stop_reason
+from gossamer.runs.releases import released
 from gossamer.runs.report.scores import Score, held_out, scores_of
 from gossamer.runs.secret_state import decrypted, encrypted, without
 from gossamer.runs.trackers.tracking import Tracking
@@ -234,7 +235,8 @@ class KeptRun(ABC):
         if rounds <= done:
             raise ConfigError(f"rounds must be above {done}, the number of finished rounds, got {rounds}")
         if self.privacy:
-            self.privacy.check_more(done, rounds if rounds > self.options.rounds else None)
+            again = max(0, released(folder.path) - done) if self.secure_noise else 0
+            self.privacy.check_more(done, rounds if rounds > self.options.rounds else None, again)
         if until:
             until.check(self.scores)
         kept = Options() if self.stopped else before

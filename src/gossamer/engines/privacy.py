@@ -88,20 +88,20 @@ class Privacy:
         text = f"is {self.budget:g}, and the first round alone takes {self.spent(1):.4g}: use more noise"
         require((self.allows(1), Mistake(text, EPSILON)))
 
-    def check_more(self, done: int, rounds: int | None) -> None:
+    def check_more(self, done: int, rounds: int | None, again: int = 0) -> None:
         """Refuse to continue a run beyond its budget, given the finished rounds and the new number of rounds."""
-        if (reason := self.reason_to_stop(done)) is not None:
+        if (reason := self.reason_to_stop(done, again)) is not None:
             raise ConfigError(f"the privacy budget of the run is spent: {reason}; start a new run with more noise")
-        if rounds is not None and not self.allows(rounds):
-            most = self.most_rounds(done, rounds)
-            after = f"{rounds} rounds would exceed epsilon {self.budget:g}: {self.spent(rounds):.4g}"
+        if rounds is not None and not self.allows(rounds, again):
+            most = self.most_rounds(done, rounds, again)
+            after = f"{rounds} rounds would exceed epsilon {self.budget:g}: {self.spent(rounds, again):.4g}"
             raise ConfigError(f"{after}; the budget of the run allows {most} rounds")
 
-    def most_rounds(self, low: int, high: int) -> int:
+    def most_rounds(self, low: int, high: int, again: int = 0) -> int:
         """Return the largest number of rounds within the budget, of which ``low`` are and ``high`` are not."""
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.allows(middle) else (low, middle)
+            low, high = (middle, high) if self.allows(middle, again) else (low, middle)
         return low
 
 

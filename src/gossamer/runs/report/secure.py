@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gossamer.runs.records import Record
 from gossamer.runs.report.base import Figures, Folder, Report, reports
 from gossamer.runs.report.plots import Series, chart
+from gossamer.runs.report.text import count
 
 ASKED, SUMMED, REFUSED, LIARS, REACH = "asked", "summed", "refused", "liars", "reach"
 """The entries of a record beside the number of clients that answered in each phase."""
@@ -38,8 +39,9 @@ class SecureReport(Report):
         """Return what the server could see, and what went wrong."""
         few, most = summary["smallest"], summary["largest"]
         size = f"{most}" if few == most else f"{few} to {most}"
-        seen = f"{summary['sums']} sums of {size} clients each, and no single update" if summary["sums"] else "no sum"
-        also = "which clients took part and when, and their numbers of samples where they report them"
+        sums = count(summary["sums"], "sum")
+        seen = f"{sums} of {size} clients each, and no single update" if summary["sums"] else "no sum"
+        also = "which clients took part, and when"
         lost = ", ".join(f"{number} in {phase}" for phase, number in summary["lost"].items() if number)
         refused, liars = summary[REFUSED], summary[LIARS]
         named = "; ".join(f"client {client}: {reason}" for client, reason in liars.items())
