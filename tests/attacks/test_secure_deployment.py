@@ -84,7 +84,7 @@ def test_nodes_reveal_no_sum_with_too_little_noise(tmp_path: Path) -> None:
         def check_uploads(self, stage: Any, uploads: int) -> None:
             """Accept any number."""
 
-    settings = Settings(rounds=1, wait=0, deadline=5.0, min_replies=0.1, delta=1e-3, keys=str(signing_keys()))
+    settings = Settings(rounds=1, wait=0, deadline=0.3, min_replies=0.1, delta=1e-3, keys=str(signing_keys()))
     there = nodes(method, TASK, tmp_path)
     hasty = Hasty(method, TASK, settings, LocalGrid(there))
     protocol = hasty.method.training.secure
