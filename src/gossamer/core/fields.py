@@ -5,6 +5,7 @@ message about Python. The base classes of parts extend ``CheckedFields``, so tha
 Only fields with numbers, texts and parts are checked here. All others are left to the part.
 """
 
+import copy
 import functools
 import inspect
 import types
@@ -31,6 +32,19 @@ class CheckedFields:
         if args or fields:
             check_fields(cls, args, fields)
         return super().__new__(cls)
+
+    def filled(self, **found: Any) -> Self:
+        """Return a copy with values that follow from the network, for ``bind``. Their fields are not configuration.
+
+        Such a field is declared with ``field(default=None, init=False, repr=False, compare=False)``: the part prints,
+        compares and pickles as it was configured.
+        """
+        made = copy.copy(self)
+        for name, value in found.items():
+            if name not in vars(self):
+                raise TypeError(f"{type(self).__name__} has no field {name}")
+            object.__setattr__(made, name, value)  # the dataclass is frozen, but the copy is not in use yet
+        return made
 
 
 class _Fields(NamedTuple):
