@@ -39,7 +39,9 @@ def guarantee(setting: str, mode: str, noise: float) -> Guarantee:
     how = Protection(mode, 1.0, noise)  # type: ignore[arg-type]
     method = protected(METHODS["fedavg"](weights="uniform"), how, SETTINGS[setting].clients, PER_ROUND)
     part = parts_of(method.training if mode == "central" else method.bind(objective()).training)[0]
-    return part.guarantee(participation(method.sampler, SETTINGS[setting].clients, PER_ROUND, ROUNDS))
+    found = part.guarantee(participation(method.sampler, SETTINGS[setting].clients, PER_ROUND, ROUNDS))
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(

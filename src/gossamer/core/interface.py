@@ -29,14 +29,18 @@ OLD: dict[str, dict[str, str]] = {
     },
     "Codec": {
         "fit": BIND,
-        "codes": "Summing.sum_size(layout)",
-        "code": "Summing.to_sum(payload, layout, key)",
-        "restore": "Summing.from_sum(mean, layout, key)",
-        "rehearsal": "StraightThrough.surrogate_context(layout, steps, key, device)",
-        "rehearse": "StraightThrough.surrogate(change, context, step_index)",
-        "adding": "fold_into(payload, layout, key, weight, like)",
-        "unsent": "CodecMemory.skipped_state(state)",
-        "beside": "CodecMemory.companion(other)",
+        "codes": "sum_size(layout)",
+        "code": "to_sum(payload, ctx)",
+        "restore": "from_sum(mean, ctx)",
+        "rehearsal": "surrogate_context(ctx, steps, device)",
+        "rehearse": "surrogate(change, context, step_index)",
+        "adding": "fold_into(payload, ctx, weight, like)",
+        "unsent": "skipped(memory)",
+        "skipped_state": "skipped(memory)",
+        "beside": "companion(other)",
+        "sum_limit": "sum_segments(layout)",
+        "of_client": "ctx.client, in encode",
+        "with_side_information": "ctx.start, in encode and decode",
     },
     "Server": {
         "fit": BIND,
@@ -53,13 +57,8 @@ OLD: dict[str, dict[str, str]] = {
 """Members of parts in version 0.1, and their replacements."""
 
 BASES = {
-    "encode_with": "CodecMemory",
-    "from_sum": "Summing",
-    "surrogate": "StraightThrough",
-    "figures": "MeasuredCodec",
     "measure": "MeasuredServer",
     "check_cohort": "CohortServer",
-    "replayed": "Replayable",
     "replays": "ReplayableServer",
 }
 """Members that are called only if the part extends the base class that defines them."""

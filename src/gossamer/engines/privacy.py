@@ -137,15 +137,15 @@ def privacy_of(
     sizes = _sizes(split())
     central, fewest = all(isinstance(part, Server) for part in found), min(sizes, default=0)
     taking = participation(method.sampler, count, cohort, options.rounds, fewest, steady=known, central=central)
-    guarantee = _one([part.guarantee(taking) for part in found])
+    guarantee = _one(made for part in found if (made := part.guarantee(taking)))
     units = sum(sizes) if guarantee.unit == "example" and sizes else count
     delta = options.delta if options.delta is not None else usual_delta(units)
     seen = taking._replace(sampling="other")
     amplified = guarantee.unit == "client" and taking.sampling in ("poisson", "fixed")
-    unsampled = _one([part.guarantee(seen) for part in found]) if amplified else None
-    made = Privacy(guarantee, delta, options.epsilon, secure_noise, central, unsampled)
-    made.check_start()
-    return made
+    unsampled = _one(made for part in found if (made := part.guarantee(seen))) if amplified else None
+    privacy = Privacy(guarantee, delta, options.epsilon, secure_noise, central, unsampled)
+    privacy.check_start()
+    return privacy
 
 
 def _sizes(split: Split | None) -> list[int]:

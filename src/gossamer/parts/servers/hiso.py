@@ -38,7 +38,6 @@ import torch
 from torch import Tensor
 
 from gossamer.core import exact
-from gossamer.core.codec import carry_codec
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Assignment, Context, Download, Section
 from gossamer.core.types import Clock, Params, State
@@ -79,7 +78,7 @@ class Hiso(SumThenDecode):
     def bind(self, context: Context) -> "BoundHiso":
         """Return the server with the solver and the names of the tensors. It needs scalars of scaled directions."""
         codec, solver = context.exchange.codec.bind(context), context.exchange.solver
-        if not (isinstance(solver, ScaledZerothOrder) and carry_codec(codec)):
+        if not (isinstance(solver, ScaledZerothOrder) and codec.takes_carry(solver)):
             raise ConfigError("Hiso needs scalars of scaled directions: use ScaledZerothOrder() with Seeds(count)")
         alike = solver.perturbations == 1 and solver.directions == "rademacher"
         require((not (alike and self.smoothing), ALIKE))

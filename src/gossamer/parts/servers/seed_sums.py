@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import tree
-from gossamer.core.codec import Summing, carry_codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context
 from gossamer.core.random import Key
@@ -39,7 +39,7 @@ class SeedModel:
         first: the initial model
     """
 
-    def __init__(self, codec: Summing, first: Params) -> None:
+    def __init__(self, codec: Codec, first: Params) -> None:
         self.codec, self.first, self.layout = codec, first, Layout.of(first)
         self.size = codec.sum_size(self.layout)
         self._last: tuple[Tensor, Params] | None = None
@@ -47,7 +47,7 @@ class SeedModel:
     def at(self, sums: Tensor) -> Params:
         """Return the model for some sums."""
         if self._last is None or not torch.equal(self._last[0], sums):
-            change = self.layout.unflatten(self.codec.from_sum(sums, self.layout, Key(0, 0)))
+            change = self.layout.unflatten(self.codec.from_sum(sums, Coding(self.layout, Key(0, 0))))
             self._last = sums.clone(), {name: self.first[name] + change[name] for name in self.first}
         return dict(self._last[1])
 
@@ -67,7 +67,7 @@ class SeedSums(Mean, SummingServer):
         """Return the server with the initial model. It needs the scalars of directions that do not change."""
         codec, solver = context.exchange.codec.bind(context), context.exchange.solver
         fixed = isinstance(solver, ForwardSolver) and solver.fixed
-        if not (fixed and carry_codec(codec) and isinstance(codec, Summing)):
+        if not (fixed and codec.takes_carry(solver)):
             raise ConfigError("SeedSums needs the scalars of fixed directions: use KSeed() with Seeds(candidates)")
         weights, model = context.sampler.weights or self.weights, SeedModel(codec, context.network.initial())
         return BoundSeedSums(weights, server_lr=self.server_lr, model=model)
