@@ -86,7 +86,8 @@ def play(case: Case) -> Played:
         warnings.simplefilter("ignore")
         rounds, memory = tap.play(case.method(), made, {**OPTIONS, "channel": case.channel, **case.options})
     kept = {"server": memory.server, "clients": _named(memory.clients), "models": _named(memory.models)}
-    values = {name: leaf.detach().cpu().double().numpy() for name, leaf in flat(kept) if isinstance(leaf, Tensor)}
+    leaves = {name: leaf for name, leaf in flat(kept) if isinstance(leaf, Tensor) and not _is_encoded(name, leaf)}
+    values = {name: leaf.detach().cpu().double().numpy() for name, leaf in leaves.items()}
     metrics = [{name: value for name, value in flat(_steady(each.record)) if _is_number(value)} for each in rounds]
     return Played(values, _messages(rounds) if case.messages else {}, metrics)
 
@@ -98,6 +99,11 @@ def flat(nest: Any, at: str = "") -> Iterator[tuple[str, Any]]:
         return
     for name, inner in nest.items() if isinstance(nest, Mapping) else enumerate(nest):
         yield from flat(inner, f"{at}/{name}" if at else str(name))
+
+
+def _is_encoded(name: str, leaf: Tensor) -> bool:
+    """Return whether a tensor is bytes that the server keeps for messages, where they are compared."""
+    return name.startswith("server/") and leaf.dtype == torch.uint8
 
 
 def _named(nests: Mapping[int, Any]) -> dict[str, Any]:

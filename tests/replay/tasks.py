@@ -1,4 +1,7 @@
-"""Tiny tasks in float64: three noisy classes of 4 by 4 pictures, and networks of about a hundred parameters."""
+"""Tiny tasks in float64: three noisy classes of 4 by 4 pictures, and networks of about a hundred parameters.
+
+No bias is before a norm: its gradient would be zero but for rounding, and signs and masks would follow from that.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,7 +16,9 @@ TRAIN, TEST = 61, 24
 
 
 def _convolution(norm: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3)
+    )
 
 
 def _block() -> nn.Module:
@@ -25,7 +30,7 @@ class _Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.norm = nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)
+        self.first, self.second, self.norm = nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 1, bias=False), nn.BatchNorm2d(2)
         self.head = nn.Linear(2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
