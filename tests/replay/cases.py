@@ -260,6 +260,8 @@ VARIANTS: Family = {
     "fedmrn, learned": method("fedmrn", **SHORT, **NOISE, weights="samples", spread=3.0, learn_masks=True),
     "fedmrn, fixed": method("fedmrn", "group", **SHORT, **NOISE, alpha=0.01, coded=False),
     "fedmrn, common noise": method("fedmrn", **SHORT, alpha=0.05, common_noise=True),
+    "fedmrn, small blocks": method("fedmrn", **SHORT, block=8, spread=2.0),
+    "fedmrns, small blocks": method("fedmrns", "group", **SHORT, block=4, coded=False),
     "fedmrn, base": method("fedmrn", "group", **SHORT, train_base=True),
     "fedmrns, learned": method("fedmrns", "group", **SHORT, **NOISE, spread=3.0, learn_masks=True),
     "fedmrns, gauss": method("fedmrns", **SHORT, noise="gauss", alpha=0.02),
@@ -367,6 +369,8 @@ CODEC_CASES: Family = {
     "poisson-binomial": noisy(PoissonBinomial(theta=0.4, trials=5)),
     "local-gaussian": noisy(LocalGaussian(clip=1.0, noise_multiplier=0.01)),
     "local-gaussian, eden": noisy(LocalGaussian(clip=1.0, noise_multiplier=0.01, codec=Eden(2))),
+    "seeds, projected": whole(Seeds(8)),
+    "seeds, gauss": whole(Seeds(6, "gauss", "bfloat16")),
     "seeds": Case(lambda: compose(Full(), ZerothOrder(**SCALARS), Seeds(4), SumThenDecode()), "group"),
 }
 
@@ -506,6 +510,14 @@ SERVER_CASES: Family = {
     ),
     "tree": server(TreeMean(noise_multiplier=0.5), "group"),
     "tree, restarted": server(TreeMean(0.5, 0.9, restart_every=2), "group"),
+    "robust, widths, median": Case(
+        lambda: methods.heterofl(**SHORT, **HALF).with_parts(server=Robust(Median(), Mean("uniform", over="holders")))
+    ),
+    "robust, coordinates, trimmed mean": Case(
+        lambda: methods.submodel_random(**SHORT, by="coordinate", capacities=(1.0, 0.5)).with_parts(
+            server=Robust(TrimmedMean(0.3), Mean("uniform", over="holders"))
+        )
+    ),
     "robust, widths": Case(
         lambda: methods.heterofl(**SHORT, **HALF).with_parts(server=Robust(Clip(0.1), Mean("uniform", over="holders")))
     ),
