@@ -24,6 +24,7 @@ is then infeasible. Add the noise in float64, and round afterwards. The discrete
 
 import math
 import os
+from itertools import product
 
 import numpy as np
 import torch
@@ -35,9 +36,6 @@ from gossamer.core.random.streams import words
 
 BLOCK = 2**17
 """Draws that are computed at once: their temporary values fit in the cache of a CPU."""
-
-LEAST = 2**10
-"""Draws of a row that are computed at once, at least: a row of words takes as long as 500 words."""
 
 TERMS = 9
 """Terms of the series of sine and cosine: up to pi/4, the next ones are below 2e-18."""
@@ -74,20 +72,20 @@ def gaussian(
     >>> gaussian(key(7), 3, dtype=torch.float32)
     tensor([1.1395, 1.3136, 0.4958])
     """
-    rows = (len(key),) if isinstance(key, Keys) else ()
-    block = max(LEAST, BLOCK // max(1, *rows, 1) // 2 * 2)  # even, so that pairs of words stay together
-    found = torch.empty(*rows, n, dtype=dtype, device=device)
-    for start in range(0, n, block):
-        count = min(block, n - start)
+    keys = key if isinstance(key, Keys) else Keys((key,))
+    found = torch.empty(len(keys), n, dtype=dtype, device=device)
+    together = max(1, BLOCK // max(1, n))  # rows
+    for first, start in product(range(0, len(keys), together), range(0, n, BLOCK)):
+        some, count = keys[first : first + together], min(BLOCK, n - start)
         even = count + count % 2  # so that no two draws of a secure sum come from the same pair
         if secure:
-            drawn = _normal(words_of(key, DRAWS * even, True, device=device)).unflatten(-1, (DRAWS, even))
+            drawn = _normal(words_of(some, DRAWS * even, True, device=device)).unflatten(-1, (DRAWS, even))
             a, b, c, d = drawn.unbind(-2)
             drawn = (a + b + c + d) * 0.5
         else:
-            drawn = _normal(words(key, even, start=start, device=device))
-        found[..., start : start + count] = drawn[..., :count]
-    return found
+            drawn = _normal(words(some, even, start=start, device=device))
+        found[first : first + together, start : start + count] = drawn[:, :count]
+    return found if isinstance(key, Keys) else found[0]
 
 
 def _normal(drawn: Tensor) -> Tensor:

@@ -108,9 +108,17 @@ def _raw(key: Key | Keys, n: int, start: int = 0) -> npt.NDArray[np.uint64]:
     skip = start % 4
     if not isinstance(key, Keys):
         return np.asarray(_bits_at(key, start // 4).random_raw(skip + n)[skip:])
-    found = np.empty((len(key), n), dtype=np.uint64)
-    for row, own in zip(found, key, strict=True):
-        row[:] = _bits_at(own, start // 4).random_raw(skip + n)[skip:]
+    return _raw_rows(np.array(list(key), dtype=np.uint64).reshape(-1, 2), (start // 4, 0, 0, 0), n, skip)
+
+
+def _raw_rows(keys: Array, counters: npt.ArrayLike, n: int, skip: int = 0) -> Array:
+    """Return ``n`` words of each of ``[K, 2]`` keys, after ``skip`` words from the counters ``[K, 4]`` or ``[4]``."""
+    found, state = np.empty((len(keys), n), dtype=np.uint64), dict(_own.state)
+    each = np.broadcast_to(np.asarray(counters, dtype=np.uint64), (len(keys), 4))
+    for row, key, counter in zip(found, keys, each, strict=True):
+        state["state"] = {"counter": counter, "key": key}
+        _own.bits.state = state
+        row[:] = _own.bits.random_raw(skip + n)[skip:]
     return found
 
 
@@ -220,10 +228,9 @@ def _raw_at(key: Array, step: Array, n: int, layer: int, evaluation: int) -> Arr
     if key.ndim == 1:
         return np.asarray(_bits_at(key, 0, step.item(), layer, evaluation).random_raw(n))
     keys = key.reshape(-1, 2)
-    found = np.empty((len(keys), n), dtype=np.uint64)
-    for row, own, at in zip(found, keys, np.broadcast_to(step.reshape(-1), len(keys)).tolist(), strict=True):
-        row[:] = _bits_at(own, 0, at, layer, evaluation).random_raw(n)
-    return found.reshape(*key.shape[:-1], n)
+    counters = np.zeros((len(keys), 4), dtype=np.uint64)
+    counters[:, 1], counters[:, 2], counters[:, 3] = step.reshape(-1), layer, evaluation
+    return _raw_rows(keys, counters, n).reshape(*key.shape[:-1], n)
 
 
 @_draw_bits_op.register_fake
