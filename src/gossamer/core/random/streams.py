@@ -113,7 +113,8 @@ def _raw(key: Key | Keys, n: int, start: int = 0) -> npt.NDArray[np.uint64]:
 
 def _raw_rows(keys: Array, counters: npt.ArrayLike, n: int, skip: int = 0) -> Array:
     """Return ``n`` words of each of ``[K, 2]`` keys, after ``skip`` words from the counters ``[K, 4]`` or ``[4]``."""
-    found, state = np.empty((len(keys), n), dtype=np.uint64), dict(_own.state)
+    found = np.empty((len(keys), n), dtype=np.uint64)
+    state: Any = dict(_own.state)
     each = np.broadcast_to(np.asarray(counters, dtype=np.uint64), (len(keys), 4))
     for row, key, counter in zip(found, keys, each, strict=True):
         state["state"] = {"counter": counter, "key": key}
