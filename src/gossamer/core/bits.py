@@ -4,6 +4,8 @@ All functions work along the last dimension: the entries of one message are a ve
 row per message. A row of bytes is what its message alone would be.
 """
 
+import functools
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -124,13 +126,15 @@ def trits(signs: Tensor) -> Tensor:
     >>> trits(torch.tensor([1, 0, -1]))
     tensor([19], dtype=torch.uint8)
     """
-    return (_filled(signs % 3, TRITS) * _powers(signs.device)).sum(-1, dtype=torch.uint8)
+    digits = _filled(signs.to(torch.int8), TRITS)  # -1 is 255, and 255 + 3 is 2
+    digits = digits + (digits >> 7) * 3
+    return (digits.to(torch.float32) @ _powers(signs.device)).to(torch.uint8)  # exact: whole numbers up to 242
 
 
 def untrits(packed: Tensor, count: int) -> Tensor:
     """Unpack ``count`` integers from ``trits``, as int8. ``packed`` must have exactly the bytes that they take."""
-    digits = packed.unsqueeze(-1) // _powers(packed.device) % 3
-    return torch.where(digits == 2, -1, digits.to(torch.int8)).flatten(-2)[..., :count].contiguous()
+    found = _signs(packed.device).index_select(0, packed.reshape(-1).int())
+    return found.view(*packed.shape[:-1], TRITS * packed.shape[-1])[..., :count].contiguous()
 
 
 def expect_trits(payload: Payload, name: str, count: int) -> Tensor:
@@ -143,5 +147,15 @@ def expect_trits(payload: Payload, name: str, count: int) -> Tensor:
     return untrits(packed, count)
 
 
+@functools.cache
 def _powers(device: torch.device) -> Tensor:
-    return torch.tensor([3**digit for digit in range(TRITS)], dtype=torch.uint8, device=device)
+    return torch.tensor([3.0**digit for digit in range(TRITS)], device=device)
+
+
+@functools.cache
+def _signs(device: torch.device) -> Tensor:
+    """Return the integers of each byte."""
+    digits = [[byte // 3**digit % 3 for digit in range(TRITS)] for byte in range(256)]
+    return torch.tensor(
+        [[-1 if digit == 2 else digit for digit in row] for row in digits], dtype=torch.int8, device=device
+    )

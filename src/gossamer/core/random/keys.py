@@ -128,9 +128,11 @@ class Keys(Sequence[Key]):
     def __getitem__(self, row: slice) -> "Keys": ...
     def __getitem__(self, row: int | slice) -> "Key | Keys":
         """Return the key of one row, or the keys of some rows."""
-        if isinstance(row, slice):
-            return Keys(self._above[row], None if self._labels is None else self._labels[row])
-        return self._rows[row]
+        if not isinstance(row, slice):
+            return self._rows[row]
+        if "_rows" in vars(self):  # folded already
+            return Keys(self._rows[row])
+        return Keys(self._above[row], None if self._labels is None else self._labels[row])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keys) and self._rows == other._rows

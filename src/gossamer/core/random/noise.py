@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.core.exact import in_pieces
 from gossamer.core.random.keys import Key, Keys
 from gossamer.core.random.streams import halves, uniform, words
 
@@ -42,7 +43,6 @@ SPLITS = 8  # binary logarithm of the number of nodes per octave
 FRACTION = 52 - SPLITS  # bits of a float64's mantissa below the node
 FIRST = 1022 << SPLITS  # exponent and node of 1/2, the smallest v + 1/2
 OCTAVES = 32
-CACHED = 2**17  # numbers that a CPU computes at a time: larger temporary values take up to eight times as long
 GRID = 2.0**24  # nodes are rounded to multiples of 1 / GRID, so that they do not depend on the math library
 
 
@@ -70,12 +70,7 @@ def _off_zero(noise: Tensor) -> Tensor:
 def _normal(key: Key | Keys, n: int, start: int, device: torch.device | str) -> Tensor:
     first, last = start // 2, -(-(start + n) // 2)
     drawn = halves(words(key, last - first, start=first, device=device))[..., start % 2 :][..., :n]
-    if drawn.device.type != "cpu" or drawn.numel() <= CACHED:
-        return normal_of(drawn)
-    found = torch.empty(drawn.shape)
-    for place, some in zip(found.view(-1).split(CACHED), drawn.reshape(-1).split(CACHED), strict=True):
-        place.copy_(normal_of(some))
-    return found
+    return in_pieces(normal_of, drawn)
 
 
 def normal_of(drawn: Tensor) -> Tensor:

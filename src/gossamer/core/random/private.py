@@ -30,12 +30,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.core.exact import log, root
+from gossamer.core.exact import CACHED, log, root
 from gossamer.core.random.keys import Key, Keys
 from gossamer.core.random.streams import words
 
-BLOCK = 2**17
-"""Draws that are computed at once: their temporary values fit in the cache of a CPU."""
+BLOCK = CACHED
+"""Draws that are computed at once."""
 
 TERMS = 9
 """Terms of the series of sine and cosine: up to pi/4, the next ones are below 2e-18."""
