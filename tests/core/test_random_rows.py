@@ -35,6 +35,7 @@ from gossamer.core.random import (
     words,
     words_by_tensor_ops,
 )
+from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, combine, direction, project
 from gossamer.core.random.normal import normal, normal_like
 from gossamer.core.random.private import BLOCK, gaussian, words_of
 
@@ -150,6 +151,35 @@ def test_normal_rows_of_a_step(dtype: torch.dtype) -> None:
         found, single = function(rows, step, like), [function(k, step, like) for k in rows]
         for name in like:
             assert torch.equal(found[name], torch.stack([each[name] for each in single]))
+
+
+@pytest.mark.parametrize("kind", DIRECTION_KINDS)
+@steady
+@given(st.integers(1, 4), st.integers(0, 300), st.sampled_from([torch.float32, torch.float64]))
+def test_directions_of_rows(kind: DirectionKind, rows: int, n: int, dtype: torch.dtype) -> None:
+    keys = tensor(fold_each(RUN, "client", range(rows)))
+    numbers, pieces = torch.arange(rows) * 11 + 20, [(3, n), (1, 5)]
+    for number in (30, torch.tensor(30), torch.tensor([30])):
+        wanted = torch.stack([direction(kind, k, number, n, 2) for k in keys])
+        assert torch.equal(direction(kind, keys, number, n, 2), wanted)
+    wanted = torch.stack([direction(kind, k, at, n, 2) for k, at in zip(keys, numbers, strict=True)])
+    assert torch.equal(direction(kind, keys, numbers, n, 2), wanted)
+
+    x = uniform(fold_each(RUN, "x", range(rows)), n, dtype=dtype) - 0.5
+    for count in (0, 3):
+        found = project(kind, keys, x, count, 3)
+        assert torch.equal(
+            found, torch.stack([project(kind, k, row, count, 3) for k, row in zip(keys, x, strict=True)])
+        )
+    coefficients = uniform(fold_each(RUN, "c", range(rows)), 26, dtype=dtype) - 0.5
+    coefficients = coefficients * (uniform(fold_each(RUN, "used", range(rows)), 26) < 0.4)
+    each = [combine(kind, k, row, pieces) for k, row in zip(keys, coefficients, strict=True)]
+    for found, single in zip(combine(kind, keys, coefficients, pieces), zip(*each, strict=True), strict=True):
+        assert same_bits(found, torch.stack(single))
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) and torch.equal(one.signbit(), other.signbit())
 
 
 # Keys
