@@ -39,7 +39,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -70,6 +70,9 @@ SUMMABLE = "use FixedPoint(), StochasticSign(0.1), Ternary(scale=0.1), CommonMas
 
 SOME = Layout((("entry", torch.Size([1])),))
 """The layout of any vector."""
+
+TRIAL = Layout((("a.bias", torch.Size([5])), ("a.weight", torch.Size([4, 3]))))
+"""A layout for trials."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,12 +358,12 @@ def stacked(payloads: list[Payload]) -> Any:
     return {name: torch.stack([each[name] for each in payloads]) for name in first} if alike and first else payloads
 
 
-def row_by_row(method: Callable[..., Any], given: Any, ctx: Coding) -> Any:
+def row_by_row(method: Callable[[Any, Coding], T], given: Any, ctx: Coding) -> T:
     """Return what a method of a codec gives for each row of a group: rows, or a list of payloads."""
     rows = rows_of(given)
     assert rows is not None
-    found = [method(row, ctx.row(number)) for number, row in enumerate(rows)]
-    return torch.stack(found) if isinstance(found[0], Tensor) else found
+    found: Any = [method(row, ctx.row(number)) for number, row in enumerate(rows)]
+    return cast(T, torch.stack(found) if isinstance(found[0], Tensor) else found)
 
 
 def each_row(method: M) -> M:
@@ -372,6 +375,22 @@ def each_row(method: M) -> M:
         return one(given, ctx) if rows_of(given) is None else row_by_row(one, given, ctx)
 
     return of_rows  # type: ignore[return-value]
+
+
+def treats_rows(codec: Codec) -> bool:
+    """Return whether a codec treats the rows of a matrix as it treats each alone, by a trial. If not: ``row_by_row``."""
+    x = torch.arange(34.0).view(2, 17).sin()
+    keys, key = fold_each(Key(0, 0), "row", range(2)), Key(0, 0)
+    ctx = Coding(TRIAL, key if codec.common else keys, client=(0, 1))
+    try:
+        found, each = codec.encode(x, ctx), [codec.encode(row, ctx.row(number)) for number, row in enumerate(x)]
+        decoded, alone = codec.decode(found, ctx), [codec.decode(sent, ctx.row(at)) for at, sent in enumerate(each)]
+    except Exception:  # whatever a codec raises that takes one vector alone
+        return False
+    rows = rows_of(found) or []
+    same = [one.keys() == other.keys() for one, other in zip(rows, each, strict=False)]
+    same += [torch.equal(one[n], other[n]) for one, other in zip(rows, each, strict=False) for n in one.keys() & other]
+    return len(rows) == len(x) and all(same) and torch.equal(decoded, torch.stack(alone))
 
 
 def checked(vector: Tensor, layout: Layout) -> Tensor:

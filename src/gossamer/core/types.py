@@ -306,6 +306,28 @@ def _held(shapes: Iterable[tuple[str, torch.Size]], masks: Mapping[str, Tensor])
     return true_at(torch.cat(pieces))
 
 
+def fits(name: str, pattern: str) -> bool:
+    """Return whether the name of a tensor matches a pattern, in which ``*`` matches any text.
+
+    It uses plain string operations, which ``torch.compile`` can trace.
+
+    >>> fits("block.norm.weight", "*norm*"), fits("embedding.weight", "embedding")
+    (True, False)
+    """
+    head, *tail = pattern.split("*")
+    if not tail:
+        return name == head
+    if not name.startswith(head) or len(name) < len(head) + len(tail[-1]) or not name.endswith(tail[-1]):
+        return False
+    middle = name[len(head) : len(name) - len(tail[-1])]
+    for piece in tail[:-1]:
+        found = middle.find(piece)
+        if found < 0:
+            return False
+        middle = middle[found + len(piece) :]
+    return True
+
+
 def true_at(mask: Tensor) -> Tensor:
     """Return the indices of the true entries of a boolean vector. On a CPU, NumPy is several times faster."""
     return mask.nonzero().view(-1) if mask.is_cuda else torch.from_numpy(np.flatnonzero(mask.numpy()))
