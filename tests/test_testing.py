@@ -148,9 +148,23 @@ class Timid(Dense):
         return {"values": expect({"values": x}, "values", ctx.layout.dtype, 100)}
 
 
+@dataclass(frozen=True)
+class Mixing(Codec):
+    """Centres all rows of a group by one mean."""
+
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        mean = x.new_full((*x.shape[:-1], 1), float(finite(x, "change").double().mean()))
+        return {"values": finite(x - mean, "change"), "mean": finite(mean, "mean")}
+
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        mean = finite(expect(payload, "mean", ctx.layout.dtype, 1), "mean")
+        return finite(expect(payload, "values", ctx.layout.dtype, ctx.layout.size) + mean, "change")
+
+
 @pytest.mark.parametrize(
     ("codec", "reason"),
     [
+        (Mixing(), "gives other arrays for three rows at once than for each of them"),
         (NoValue(), "not equal to its copy"),
         (Writes(), "changed its input"),
         (Trusting(), "without 'scale'"),
@@ -194,7 +208,7 @@ class Zeros(Biased):
 
 class Reversed(Biased):
     def made(self, values: Tensor) -> Tensor:
-        return values.flip(0)
+        return values.flip(-1)
 
 
 class Halved(Biased):

@@ -378,19 +378,18 @@ def each_row(method: M) -> M:
 
 
 def treats_rows(codec: Codec) -> bool:
-    """Return whether a codec treats the rows of a matrix as it treats each alone, by a trial. If not: ``row_by_row``."""
+    """Return whether a codec treats the rows of a matrix as it treats each alone; else use ``row_by_row``."""
     x = torch.arange(34.0).view(2, 17).sin()
     keys, key = fold_each(Key(0, 0), "row", range(2)), Key(0, 0)
     ctx = Coding(TRIAL, key if codec.common else keys, client=(0, 1))
     try:
         found, each = codec.encode(x, ctx), [codec.encode(row, ctx.row(number)) for number, row in enumerate(x)]
         decoded, alone = codec.decode(found, ctx), [codec.decode(sent, ctx.row(at)) for at, sent in enumerate(each)]
+        pairs = list(zip(rows_of(found) or [], each, strict=True))
     except Exception:  # whatever a codec raises that takes one vector alone
         return False
-    rows = rows_of(found) or []
-    same = [one.keys() == other.keys() for one, other in zip(rows, each, strict=False)]
-    same += [torch.equal(one[n], other[n]) for one, other in zip(rows, each, strict=False) for n in one.keys() & other]
-    return len(rows) == len(x) and all(same) and torch.equal(decoded, torch.stack(alone))
+    same = all(one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one) for one, other in pairs)
+    return same and torch.equal(decoded, torch.stack(alone))
 
 
 def checked(vector: Tensor, layout: Layout) -> Tensor:

@@ -69,7 +69,7 @@ from torch import Tensor
 
 from gossamer.core import bits as packing
 from gossamer.core import indices, random
-from gossamer.core.codec import Codec, Coding, FoldInto, row_by_row, rows_of
+from gossamer.core.codec import Codec, Coding, FoldInto, rows_of
 from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.random import Key, Keys
 from gossamer.core.random.noise import KINDS, LEAST, Kind, draw, single
@@ -227,8 +227,6 @@ class NoiseMask(Codec):
 
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return noise times mask, times the scale of the block if ``alpha`` is auto."""
-        if self.coded and rows_of(payload) is not None:
-            return row_by_row(self.decode, payload, ctx)
         packed, scales = self._read(payload, ctx.layout)
         out = torch.empty(*packed.shape[:-1], ctx.layout.size, dtype=ctx.layout.dtype, device=packed.device)
         for piece in by_tensor([out], scales):
@@ -302,6 +300,11 @@ class NoiseMask(Codec):
 
     def _read(self, payload: Payload, layout: Layout) -> tuple[Tensor, Sequence[Scale]]:
         """Return the mask as packed bits, from either form, and the scales of each tensor."""
+        if self.coded and (rows := rows_of(payload)) is not None:  # lengths differ, but not what they are decoded to
+            each = [self._read(row, layout) for row in rows]
+            tensors = zip(*(scales for _, scales in each), strict=True)
+            joined = [own[0]._replace(values=torch.stack([scale.values for scale in own])) for own in tensors]
+            return torch.stack([packed for packed, _ in each]), joined
         if self.alpha != "auto":
             return self._packed(payload, layout.size), [Scale(layout.size, torch.ones(1), max(1, layout.size))]
         rest = {name: array for name, array in payload.items() if name != "scales"}
@@ -389,8 +392,6 @@ class CommonMaskedNoise(NoiseMask):
 
     def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the mask as zeros and ones, also for masks of -1 and 1."""
-        if self.coded and rows_of(payload) is not None:
-            return row_by_row(self.to_sum, payload, ctx)
         packed, _ = self._read(payload, ctx.layout)
         return packing.numbers(packing.unbits(packed, ctx.layout.size), ctx.layout.dtype)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import tree
-from gossamer.core.codec import Codec, Coding, Kept, row_by_row, rows_of
+from gossamer.core.codec import Codec, Coding, Kept, rows_of, stacked
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.secure import SumSegment
@@ -181,21 +181,25 @@ class OnWeights(Codec):
 
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Decode each group from its part of the payload."""
-        if isinstance(payload, list):  # lengths differ
-            return row_by_row(self.decode, payload, ctx)
-        found = self._unsent(ctx.layout, tree.device(payload) if payload else torch.device("cpu"))
+        first = payload[0] if isinstance(payload, list) else payload
+        found = self._unsent(ctx.layout, tree.device(first) if first else torch.device("cpu"))
         for piece, part, own in self._parts(payload, ctx):
             found |= piece.layout.cut(piece.codec.decode(part, own))
         return _vector(found, ctx.layout)
 
     def _parts(self, payload: Payload, ctx: Coding) -> Iterator[tuple[TensorGroup, Payload, Coding]]:
         """Yield each group with its arrays, the last group first. Refuse arrays of no group."""
-        left = set(payload)
+        rows: list[Payload] = payload if isinstance(payload, list) else [payload]  # a list, where lengths differ
+        left = [set(row) for row in rows]
         for piece in reversed(self.pieces(ctx.layout)):  # the prefix of the first group may be empty, which matches all
-            mine = {name for name in left if name.startswith(piece.prefix)}
-            left -= mine
-            yield piece, under(payload, piece.prefix, mine), piece.coding(ctx)
-        check_names(left, ())
+            found = []
+            for row, names in zip(rows, left, strict=True):
+                mine = {name for name in names if name.startswith(piece.prefix)}
+                names -= mine
+                found.append(under(row, piece.prefix, mine))
+            yield piece, found[0] if rows[0] is payload else stacked(found), piece.coding(ctx)
+        for names in left:
+            check_names(names, ())
 
     def _unsent(self, layout: Layout, device: torch.device) -> dict[str, Tensor]:
         """Return zeros for the tensors that are not sent."""
@@ -236,8 +240,6 @@ class OnWeights(Codec):
 
     def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the vectors of all groups as one vector."""
-        if isinstance(payload, list):
-            return row_by_row(self.to_sum, payload, ctx)
         found = [piece.codec.to_sum(part, own) for piece, part, own in self._parts(payload, ctx)]
         return torch.cat(found[::-1], -1)
 

@@ -73,12 +73,13 @@ class StochasticSign(Codec):
 
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return one bit per entry, 1 for plus, and the scale unless it is a constant."""
-        scale = x.new_full((1,), self.scale) if not isinstance(self.scale, str) else largest(finite(x, "change"))
+        x = finite(x, "change")
+        scale = largest(x) if isinstance(self.scale, str) else x.new_full((1,), self.scale)
         if self.scale == "norm":
             # Rounding can make the norm slightly smaller than the largest entry.
             scale = finite(torch.maximum(norm(x).unsqueeze(-1), scale), "norm of the change")
         noise = uniform(fold(ctx.key, "sign"), ctx.layout.size, dtype=ctx.layout.dtype, device=x.device) * 2 - 1
-        packed = {"bits": bits(noise < ratio(finite(x, "change"), scale))}
+        packed = {"bits": bits(noise < ratio(x, scale))}
         return {**packed, "scale": scale} if isinstance(self.scale, str) else packed
 
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
