@@ -69,7 +69,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {machine}, {given.rows:,} rows of {n:,} entries; microseconds per row")
     print(f"{'':12}{'one by one':>12}{'at once':>12}")
     x = uniform(keys, n, device=device) - 0.5
-    timed = {
+    timed: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         name: (partial(each, work, rows), partial(work, rows)) for name, (work, rows) in works(keys, n, device).items()
     }
     timed["rotation"] = partial(rotated, keys, x), partial(Rotation(n, keys).forward, x)
