@@ -180,7 +180,7 @@ def uniform(
 
 
 def _fractions(integers: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
-    return (integers & ((1 << bits) - 1)).to(dtype).mul_(0.5**bits)
+    return integers.bitwise_and_((1 << bits) - 1).to(dtype).mul_(0.5**bits)
 
 
 def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
