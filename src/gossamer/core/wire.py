@@ -18,6 +18,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
@@ -111,34 +112,96 @@ class ArrayEntry:
         return self.count * self.dtype.itemsize
 
 
-@dataclass(frozen=True, eq=False)
 class Body:
-    """An encoded piece of a message.
+    """A piece of a message: its arrays, and their bytes, which are made when they are asked for.
 
     Args:
-        data: table and arrays as bytes
-        arrays: the number of arrays
-        checksum: the CRC-32 of the bytes
-        sizes: the number of bytes by array name; the bytes of the table are the overhead
+        payload: the arrays; of one message, or with ``like`` a row of the arrays of a group
+        like: a piece with arrays of the same names, types and lengths, whose table is the same
     """
 
-    data: bytes | memoryview
-    arrays: int
-    checksum: int
-    sizes: dict[str, int]
+    def __init__(self, payload: Payload, like: "Body | None" = None) -> None:
+        self.payload = payload
+        if like is None:
+            entries = _entries(payload) if payload else []
+            self.table, self.names = _table(entries) if entries else b"", [entry.name for entry in entries]
+            self.sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: len(self.table)}
+        else:
+            self.table, self.names, self.sizes = like.table, like.names, like.sizes
+        self.nbytes = sum(self.sizes.values())
 
     @classmethod
     def of(cls, payload: Payload) -> "Body":
-        """Encode a payload. Its tensors may be on any device."""
-        entries = _entries(payload)
-        table = _table(entries)
-        data = _joined(table, [payload[entry.name] for entry in entries])
-        sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: len(table)}
-        return cls(data, len(entries), checksum(data), sizes)
+        """Return a piece with these arrays. Its tensors may be on any device."""
+        return cls(payload)
+
+    @property
+    def arrays(self) -> int:
+        """The number of arrays."""
+        return len(self.names)
+
+    @cached_property
+    def data(self) -> bytes | memoryview:
+        """Table and arrays as bytes."""
+        return _joined(self.table, [self.payload[name] for name in self.names])
+
+    @cached_property
+    def checksum(self) -> int:
+        """The CRC-32 of the bytes."""
+        return checksum(self.data)
 
 
-NOTHING = Body(b"", 0, 0, {OVERHEAD: 0})
+NOTHING = Body({})
 """A piece without arrays."""
+
+
+class Rows:
+    """The own pieces of the messages of K clients that were trained together: a matrix for each array.
+
+    Args:
+        arrays: the arrays of all messages by name, [K, m]
+
+    ``found`` keeps what a reader has computed from all rows at once, such as the decoded vectors.
+    """
+
+    def __init__(self, arrays: Payload) -> None:
+        self.arrays, self.found = arrays, dict[str, Any]()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values()))) if self.arrays else 0
+
+    def bodies(self) -> list[Body]:
+        """Return the piece of each message: views of the matrices, with one table for all."""
+        rows = [dict(zip(self.arrays, row, strict=True)) for row in zip(*self.arrays.values(), strict=True)]
+        first = Body(rows[0])
+        return [first, *(Body(row, like=first) for row in rows[1:])]
+
+
+class Local(NamedTuple):
+    """A message that does not leave the process: neither header nor checksum is made, and nothing is copied to the host.
+
+    Args:
+        head: the header fields
+        own: the piece of this client
+        common: the piece that all clients of the round share
+        group: the uploads of the clients that were trained together with this one, if it is one of them
+        row: its number among them
+    """
+
+    head: "Head"
+    own: Body
+    common: Body = NOTHING
+    group: "Rows | None" = None
+    row: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The length of the message that would be sent."""
+        return HEADER.size + self.own.nbytes + self.common.nbytes
+
+    def frame(self) -> "Frame":
+        """Return the bytes of the message, for a link that leaves the process."""
+        return address(self.head, self.own, self.common)
 
 
 @dataclass(frozen=True, eq=False)
