@@ -35,7 +35,7 @@ from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulation import Simulation
 from gossamer.fleet.capacity import SHARES
 from gossamer.parts.views import BoundView, View, WidthSlice
-from gossamer.parts.views.width_slice import BoundWidthSlice
+from gossamer.parts.views.sliced import BoundWidthSlice
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 

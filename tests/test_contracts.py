@@ -90,7 +90,7 @@ from gossamer.parts.servers import (
     TrimmedMean,
     WarmUp,
 )
-from gossamer.parts.servers.listen import Listen
+from gossamer.parts.servers.mean import Listen
 from gossamer.parts.solvers import (
     DPSGD,
     LR_SCHEDULES,

@@ -23,7 +23,7 @@ from gossamer.core.types import Layout, Params
 from gossamer.engines.flower.messages import WORDS, data, read_keys
 from gossamer.engines.flower.server import serve
 from gossamer.engines.kept_run import kept_key
-from gossamer.parts.servers.private_sum import BoundPrivateServer
+from gossamer.parts.servers.private import BoundPrivateServer
 from gossamer.parts.servers.private_tree import BoundTreeMean
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.records import SECRET, read_metrics

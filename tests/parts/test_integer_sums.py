@@ -53,7 +53,7 @@ from gossamer.parts.servers import (
     SumThenDecode,
     WarmUp,
 )
-from gossamer.parts.servers.listen import Listen
+from gossamer.parts.servers.mean import Listen
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full
 from gossamer.testing import bound

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import gossamer.parts.servers.adaptive_clip
+import gossamer.parts.servers.private
 from gossamer import (
     SGD,
     AdaptiveClip,
@@ -43,7 +43,7 @@ from gossamer.methods.server_optimizers import BoundServerOptimizer
 from gossamer.parts.samplers import Poisson, Uniform
 from gossamer.parts.secure import SecAgg
 from gossamer.parts.servers.private import BoundPrivateMean
-from gossamer.parts.servers.private_sum import PrivateServer
+from gossamer.parts.servers.private import PrivateServer
 from gossamer.testing import check_method, tiny_task
 from helpers.tasks import batch_norm_task
 from helpers.toy_devices import ToyDevices
@@ -97,7 +97,7 @@ def noise_of_round(label: str, size: int) -> Array:
 
 
 def test_examples_hold() -> None:
-    assert doctest.testmod(gossamer.parts.servers.adaptive_clip).failed == 0
+    assert doctest.testmod(gossamer.parts.servers.private).failed == 0
 
 
 @pytest.mark.parametrize("clip", [0.5, 2.5, 100.0])

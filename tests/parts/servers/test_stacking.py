@@ -23,7 +23,7 @@ from gossamer.parts.channels.perfect import Perfect
 from gossamer.parts.codecs import Dense, Eden, MaskedNoise, OnWeights
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.servers import Mean, Stacking
-from gossamer.parts.servers.stacking import BoundStacking, StackedLayer, restarted
+from gossamer.parts.servers.low_rank import BoundStacking, StackedLayer, restarted
 from gossamer.parts.views import Full
 from gossamer.testing import tiny_task
 from helpers.arrivals import noted_arrivals

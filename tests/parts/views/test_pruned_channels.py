@@ -28,7 +28,7 @@ from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import CODECS, OnWeights
 from gossamer.parts.samplers import Uniform
 from gossamer.parts.views import masks
-from gossamer.parts.views.pruned_channels import BoundPrunedChannels
+from gossamer.parts.views.pruned import BoundPrunedChannels
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import ties

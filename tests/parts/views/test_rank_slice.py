@@ -16,7 +16,7 @@ from gossamer.fleet.capacity import Room
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.methods import flora, lora_truncated
 from gossamer.parts.views import RankSlice
-from gossamer.parts.views.rank_slice import BoundRankSlice
+from gossamer.parts.views.sliced import BoundRankSlice
 from gossamer.tasks.objective import Objective
 from gossamer.testing import check_view, tiny_task
 from helpers.arrivals import noted_arrivals

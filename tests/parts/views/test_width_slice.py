@@ -36,7 +36,7 @@ from gossamer.parts.codecs import CODECS
 from gossamer.parts.servers import Average
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Bernoulli, WidthSlice, Windows
-from gossamer.parts.views.width_slice import ORDERS, BoundWidthSlice
+from gossamer.parts.views.sliced import ORDERS, BoundWidthSlice
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.resnet import Scaler, resnet18
 from gossamer.tasks.objective import Objective

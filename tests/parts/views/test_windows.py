@@ -40,7 +40,7 @@ from gossamer.engines.simulation import Simulation
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.views import BoundView
-from gossamer.parts.views.windows import BoundWindows
+from gossamer.parts.views.entries import BoundWindows
 from gossamer.testing import bound
 from helpers.runs import clock_and_key
 
