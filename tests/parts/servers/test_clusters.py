@@ -32,7 +32,7 @@ from gossamer.parts.servers.mixing import (
     summary,
     waterfill,
 )
-from gossamer.parts.servers.model_rotation import BoundModelRotation, Epoch
+from gossamer.parts.servers.model_rotation import Epoch, ModelRotation
 from gossamer.testing import tiny_task
 
 FEW = 25  # examples
@@ -179,7 +179,7 @@ def test_all_visits_of_an_epoch_count_alike_and_add_up_to_its_length() -> None:
     run = Simulation(perm_two_stage(clusters=2, bound=None, **PLAIN), tiny_task(6, torch.float64), Options(rounds=9))
     run.round(0, None)
     server = run.method.training.server
-    assert isinstance(server, BoundModelRotation)
+    assert isinstance(server, ModelRotation)
     assigned = server.assign(run.server, range(6), Clock(1, 9, -1), run.key)
     assert assigned is not None
     epoch = Epoch.of(run.server["rotation"])

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
     from gossamer.parts.servers.low_rank import AdapterMean as AdapterMean
     from gossamer.parts.servers.low_rank import Stacking as Stacking
-    from gossamer.parts.servers.mean import Listen as Listen
     from gossamer.parts.servers.mean import Mean as Mean
     from gossamer.parts.servers.mean import Sum as Sum
     from gossamer.parts.servers.mean import WeightedMean as WeightedMean
