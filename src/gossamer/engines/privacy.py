@@ -1,10 +1,10 @@
 """Differential privacy of a run: which statement holds, what each round adds, and when the budget ends the run.
 
-The statement is that of the part that adds noise (``PrivatePart``): a server, a codec or a solver. It holds only if
-nothing else that depends on the clients' data leaves them, or changes the model. So a run is refused if another
-exchange sends values without noise, if a part sends sections besides the update, or if clients are excluded or updates
-of several versions are mixed. It is about the models of all rounds. Records, such as losses and numbers of samples, are
-not covered.
+The statement is that of the part that adds noise: a server (``private``), a codec or a solver (``PrivatePart``). It
+holds only if nothing else that depends on the clients' data leaves them, or changes the model. So a run is refused if
+another exchange sends values without noise, if a part sends sections besides the update, or if clients are excluded or
+updates of several versions are mixed. It is about the models of all rounds. Records, such as losses and numbers of
+samples, are not covered.
 
 Epsilon is a function of the number of rounds, so records are the same after a resumed run.
 """
