@@ -24,7 +24,7 @@ from gossamer import Adam, LoRA, Method, Options, Task, compose, decomfl
 from gossamer.core import tree
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.allocations import Allocations
 from gossamer.tasks.nets.gpt import GPTSize
 

@@ -15,7 +15,7 @@ from gossamer.core.random import key
 from gossamer.core.types import Clock
 from gossamer.fleet.capacity import SHARES
 from gossamer.parts.solvers import Steps
-from gossamer.parts.views.width_slice import narrowed
+from gossamer.parts.views.sliced import narrowed
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective

@@ -18,7 +18,7 @@ from gossamer.core.random import fold, key, permutation
 from gossamer.core.types import Params, Part
 from gossamer.fleet.capacity import held
 from gossamer.parts.solvers import SGD
-from gossamer.parts.views import BoundView, WidthSlice
+from gossamer.parts.views import View, WidthSlice
 from gossamer.tasks.nets import NETS, build
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective
@@ -747,7 +747,7 @@ def objective(network: Callable[[], nn.Module], x: Tensor) -> Objective:
     return Objective(Task.of(network, (x, y), (x, y), clients=1), "cpu", key(1))
 
 
-def bound(view: WidthSlice, to: Objective) -> BoundView:
+def bound(view: WidthSlice, to: Objective) -> View:
     return compose(view, SGD()).bind(to).training.view
 
 

@@ -203,7 +203,7 @@ class Context:
 
 
 class LocalTrainingInfo(Protocol):
-    """Results of a client's local training, for ``Solver.end`` and ``ViewMemory.revise``.
+    """Results of a client's local training, for ``Solver.end`` and ``View.revise``.
 
     The methods compute their result when called. Their FLOPs are counted as work of the client.
     """

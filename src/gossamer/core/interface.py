@@ -13,8 +13,8 @@ ASSIGN = "assign(state, cohort, clock, key)"
 OLD: dict[str, dict[str, str]] = {
     "View": {
         "fit": BIND,
-        "start": "ViewMemory.first(client)",
-        "personal": "a base class: ViewMemory",
+        "start": "first(client)",
+        "personal": "section = CHANGE, of gossamer.core.view",
         "by_value": "sent(like, clock, key, memory), which is the whole model",
     },
     "Solver": {
@@ -40,7 +40,7 @@ OLD: dict[str, dict[str, str]] = {
     },
     "Server": {
         "fit": BIND,
-        "notes": "MeasuredServer.measure(state, acc)",
+        "notes": "measure(state, acc)",
         "empty": "begin(state, assigned)",
         "weigh": "fold(acc, arrival), which has arrival.samples",
         "due": f"{ASSIGN}, which gives None",
@@ -52,18 +52,28 @@ OLD: dict[str, dict[str, str]] = {
 }
 """Members of parts in version 0.1, and their replacements."""
 
+OLD_0_2: dict[str, dict[str, str]] = {
+    "Server": {
+        "replays": "unreplayable(whole), which returns an empty text if clients can repeat the aggregation",
+        "replays_parts": "unreplayable(whole), with whole=False where clients hold parts of the model",
+        "folds_sums": "unsummable(exact), which returns an empty text if fold_sum can replace fold",
+        "mean_only": "takes_any_mean",
+    },
+}
+"""The same of version 0.2."""
+
 BASES = {
     "encode_with": "CodecMemory",
     "from_sum": "Summing",
     "surrogate": "StraightThrough",
     "figures": "MeasuredCodec",
-    "measure": "MeasuredServer",
-    "check_cohort": "CohortServer",
     "replayed": "Replayable",
-    "replays": "ReplayableServer",
 }
 """Members that are called only if the part extends the base class that defines them."""
 
+
+ABSTRACT_OR_FINAL = ("View", "Server")
+"""Kinds whose classes are either abstract or have no subclasses."""
 
 EXAMPLES = {"View": "Full()", "Solver": "SGD()", "Codec": "Eden()", "Server": "Mean()", "Sampler": "Uniform()"}
 """A part of each kind, for messages."""
@@ -88,16 +98,17 @@ def check_part(part: object, kind: type, name: str) -> None:
         raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{hint}")
     own = dict(_own(part))
     known = {member for base in _library(part) for member in vars(base)}
-    if renamed := _renamed(old, (member for member in old if member in own and member not in known)):
-        raise ConfigError(f"{name} {type(part).__name__}{renamed}")
-    mistakes = [*_bases(part, own), *_signatures(part, own)]
+    for version, members in (("0.1", old), ("0.2", OLD_0_2.get(kind.__name__, {}))):
+        if renamed := _renamed(members, (each for each in members if each in own and each not in known), version):
+            raise ConfigError(f"{name} {type(part).__name__}{renamed}")
+    mistakes = [*_final(part, kind), *_bases(part, own), *_signatures(part, own)]
     if mistakes:
         raise ConfigError(*(f"{name} {type(part).__name__}: {mistake}" for mistake in mistakes))
 
 
-def _renamed(old: dict[str, str], members: Iterator[str]) -> str:
+def _renamed(old: dict[str, str], members: Iterator[str], version: str = "0.1") -> str:
     found = [f"{member} is now {old[member]}" for member in members]
-    return f": it has the interface of version 0.1: {'; '.join(found)}" if found else ""
+    return f": it has the interface of version {version}: {'; '.join(found)}" if found else ""
 
 
 def _library(part: object) -> list[type]:
@@ -111,6 +122,17 @@ def _own(part: object) -> Iterator[tuple[str, Any]]:
     for base in reversed(type(part).__mro__):
         if base not in library and base is not object:
             yield from ((member, value) for member, value in vars(base).items() if not member.startswith("_"))
+
+
+def _final(part: object, kind: type) -> Iterator[str]:
+    """Yield a message for a subclass of a part of the library that is not abstract.
+
+    It would inherit what the part says of itself, such as that clients can repeat its aggregation.
+    """
+    base = next(each for each in type(part).__mro__ if each in _library(part) and issubclass(each, kind))
+    if kind.__name__ in ABSTRACT_OR_FINAL and base is not type(part) and not inspect.isabstract(base):
+        abstract = next(each for each in base.__mro__ if inspect.isabstract(each))
+        yield f"{base.__name__} has no subclasses: extend {abstract.__name__}, or hold a {base.__name__} in a field"
 
 
 def _bases(part: object, own: dict[str, Any]) -> Iterator[str]:

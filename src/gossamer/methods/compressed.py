@@ -29,9 +29,9 @@ from gossamer.parts.codecs.ternary import Ternary
 from gossamer.parts.codecs.topk import TopK
 from gossamer.parts.parametrizations.supermask import Supermask
 from gossamer.parts.servers.average import MaskAverage
-from gossamer.parts.servers.sum_then_decode import SumThenDecode
+from gossamer.parts.servers.sums import SumThenDecode
 from gossamer.parts.solvers.adam import Adam
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = [
     "drive",

@@ -37,7 +37,7 @@ from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.wire import Body
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Eden, OnWeights
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.compare import same

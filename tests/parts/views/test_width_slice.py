@@ -36,7 +36,7 @@ from gossamer.parts.codecs import CODECS
 from gossamer.parts.servers import Average
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Bernoulli, WidthSlice, Windows
-from gossamer.parts.views.width_slice import ORDERS, BoundWidthSlice
+from gossamer.parts.views.sliced import ORDERS
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.resnet import Scaler, resnet18
 from gossamer.tasks.objective import Objective
@@ -102,11 +102,9 @@ def begun(made: Method, task: Task, rounds: int = 2, **options: Any) -> Simulati
     return Simulation(made, task, Options(rounds=rounds, executor="one-by-one", **options))
 
 
-def fitted(
-    order: str, capacities: Any = (1 / 2,), task: Task | None = None, run: int = 0, **more: Any
-) -> BoundWidthSlice:
+def fitted(order: str, capacities: Any = (1 / 2,), task: Task | None = None, run: int = 0, **more: Any) -> WidthSlice:
     view = begun(method(order, capacities, **more), task or some_task(), seed=run).method.training.view
-    assert isinstance(view, BoundWidthSlice)
+    assert isinstance(view, WidthSlice)
     return view
 
 
@@ -220,7 +218,7 @@ def test_the_order_of_windows_follows_from_the_seed_of_the_run() -> None:
     assert all(same_part(one, fitted("shuffled", (1 / 2,), offsets=10, seed=1), r) for r in range(10))
 
 
-def same_part(view: BoundWidthSlice, other: BoundWidthSlice, round_: int) -> bool:
+def same_part(view: WidthSlice, other: WidthSlice, round_: int) -> bool:
     parts = [v.part(LIKE, Clock(round_, 99, 0), key(0)) for v in (view, other)]
     return channels(parts[0], "first.bias") == channels(parts[1], "first.bias")
 
@@ -903,5 +901,5 @@ def test_a_server_needs_no_training_samples() -> None:
     data = dataclasses.replace(task.data, train=type(task.data.train)(*none))
     objective = Objective(dataclasses.replace(task, data=data), "cpu", key(0))
     view = compose(WidthSlice((1 / 2,)), SGD()).bind(objective).training.view
-    assert isinstance(view, BoundWidthSlice)
+    assert isinstance(view, WidthSlice)
     assert view.widths == fitted("rolling").widths

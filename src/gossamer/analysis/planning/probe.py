@@ -19,14 +19,14 @@ from torch import Tensor
 from gossamer.core.errors import require
 from gossamer.core.random import key
 from gossamer.core.types import Clock, Params
-from gossamer.core.view import BoundView
+from gossamer.core.view import View
 from gossamer.engines.executors import threads
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.methods.averaging import fedsgd
 from gossamer.methods.composition import compose
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.magnitude_pruned import MagnitudePruned
+from gossamer.parts.views.magnitude import MagnitudePruned
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -76,12 +76,12 @@ def probe(task: Task, rounds: int = 10, lr: float = 0.3, largest: float = 0.9, s
     return found
 
 
-def _view(objective: Objective, ratio: float) -> BoundView:
+def _view(objective: Objective, ratio: float) -> View:
     """Return the view that prunes the smallest weights of each tensor."""
     return compose(MagnitudePruned((ratio,), "tensor"), SGD()).bind(objective).training.view
 
 
-def _at(objective: Objective, task: Task, model: Params, views: Mapping[float, BoundView]) -> Constants:
+def _at(objective: Objective, task: Task, model: Params, views: Mapping[float, View]) -> Constants:
     """Return the constants of one model, pruned by each view; views are by their ratio."""
     whole, longest = _gradient(objective, task, model)
     found = Constants(LEAST, longest, LEAST)
@@ -106,7 +106,7 @@ def _gradient(objective: Objective, task: Task, model: Params) -> tuple[Tensor, 
     return total, longest
 
 
-def _pruned(view: BoundView, model: Params) -> Params:
+def _pruned(view: View, model: Params) -> Params:
     """Return the model with zeros in place of pruned weights."""
     keep = view.part(model, Clock(0, 1, 0), key(0)).keep or {}
     return {name: tensor * keep[name] if name in keep else tensor for name, tensor in model.items()}

@@ -19,7 +19,7 @@ from gossamer.core.types import Layout
 from gossamer.core.wire import Body, summed
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.one_bit import OneBit
-from gossamer.parts.views.magnitude_pruned import MagnitudePruned
+from gossamer.parts.views.magnitude import MagnitudePruned
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.objective import Objective
 

@@ -15,7 +15,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
 from gossamer.core.random import Key, key
 from gossamer.core.types import Clock
-from gossamer.core.view import ViewMemory
+from gossamer.core.view import CHANGE
 from gossamer.parts.views.personal_mask import PersonalMask
 from gossamer.runs.records import Record
 from gossamer.runs.report.summary import totals, values
@@ -67,7 +67,7 @@ def fedspa_flops(method: BoundMethod, task: Task, metrics: Sequence[Record]) -> 
     """
     training = method.training
     view, solver = training.view, training.solver
-    if isinstance(view, ViewMemory) and not isinstance(view, PersonalMask):
+    if view.section == CHANGE and not isinstance(view, PersonalMask):
         return None
     module, sample = task.model(), take(task.data.train.example(1)[0], 0)
     assert isinstance(sample, torch.Tensor)

@@ -5,7 +5,7 @@ read as s_i entries that wrap around at the end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from gossamer.core.errors import require
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.random import key as make_key
 from gossamer.core.types import Clock, Layout, Params
-from gossamer.core.view import BoundView
-from gossamer.parts.views.windows import BoundWindows, Windows
+from gossamer.core.view import View
+from gossamer.parts.views.entries import Windows
 
 MOST = 16
 """Maximum number of entries for an enumeration of all masks: 65,536 masks."""
@@ -84,14 +84,12 @@ class Masks:
         return cls._even(torch.stack([ahead < size for size in sizes]).double())
 
     @classmethod
-    def of_view(
-        cls, view: BoundView | Windows, like: Params, clients: int, draws: int = 1, key: Key | None = None
-    ) -> "Masks":
+    def of_view(cls, view: View, like: Params, clients: int, draws: int = 1, key: Key | None = None) -> "Masks":
         """Return the masks of a view for each client, over tensors in name order: all windows, or ``draws`` draws."""
         at, rounds = key or make_key(0), draws
         if isinstance(view, Windows):
             require((not view.drawn, "Masks.of_view: windows of drawn capacities are not the same in every epoch"))
-            view, rounds = BoundWindows(**{**vars(view), "shuffled": False, "at": at}), view.offsets
+            view, rounds = replace(view, shuffled=False).filled(at=at), view.offsets
         masked = view
 
         def mask(client: int, number: int) -> Tensor:
