@@ -119,7 +119,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the run")
     given = parser.parse_args()
-    settings = {name: int(value) if value.isdigit() else value for name, _, value in (s.partition("=") for s in given.set)}
+    settings = {
+        name: int(value) if value.isdigit() else value for name, _, value in (s.partition("=") for s in given.set)
+    }
     for name in given.workloads:
         work = WORKLOADS[name]
         both = {"by hand": ByHand(work), "gossamer": Ours(work, settings)}

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from gossamer.parts.channels.perfect import Perfect as Perfect
     from gossamer.parts.channels.wireless import Wireless as Wireless
     from gossamer.parts.codecs.dense import Dense as Dense
+    from gossamer.parts.codecs.distributed_noise import DiscreteGaussian as DiscreteGaussian
+    from gossamer.parts.codecs.distributed_noise import Skellam as Skellam
     from gossamer.parts.codecs.drive import Drive as Drive
     from gossamer.parts.codecs.eden import Eden as Eden
     from gossamer.parts.codecs.feedback import Feedback as Feedback
@@ -57,10 +59,8 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
-    from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
-    from gossamer.parts.codecs.private.local_gaussian import LocalGaussian as LocalGaussian
-    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial as PoissonBinomial
-    from gossamer.parts.codecs.private.skellam import Skellam as Skellam
+    from gossamer.parts.codecs.poisson_binomial import PoissonBinomial as PoissonBinomial
+    from gossamer.parts.codecs.private import LocalGaussian as LocalGaussian
     from gossamer.parts.codecs.qsgd import QSGD as QSGD
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain

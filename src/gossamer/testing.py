@@ -23,7 +23,7 @@ from gossamer.core import tree, wire
 from gossamer.core.adapter import Adapter
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
-from gossamer.core.codec import Codec, folds_decoded, memory_of
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import Arrival, Outcome
 from gossamer.core.method import Exchange, Method
@@ -139,34 +139,34 @@ def _ordinary(dtype: torch.dtype) -> Tensor:
 
 
 def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
-    layout, before = _layout(x), x.clone()
+    ctx, before = Coding(_layout(x), KEY), x.clone()
     try:
         with _named(codec, "encode"):
-            payload = codec.encode(x, layout, KEY)
+            payload = codec.encode(x, ctx)
     except PayloadError as error:
         if x.abs().max() > largest:
             return
         raise AssertionError(f"{codec!r} refuses a vector that it must encode: {error}") from error
     assert torch.equal(x, before), f"{codec!r}.encode changed its input"
-    again = codec.encode(x, layout, KEY)
+    again = codec.encode(x, ctx)
     sent = _over_the_wire(payload)
     assert _same(sent, payload), f"{codec!r}: serialization changed the payload"
     assert _same(again, payload), f"{codec!r}.encode returns a different payload for the same key"
     strided = torch.stack([x, x + 1], 1)[:, 0]
-    assert _same(codec.encode(strided, layout, KEY), payload), f"{codec!r} encodes a strided vector differently"
-    decoded = _own(codec, sent, layout)
+    assert _same(codec.encode(strided, ctx), payload), f"{codec!r} encodes a strided vector differently"
+    decoded = _own(codec, sent, ctx)
     assert decoded.shape == x.shape, f"{codec!r} decoded {tuple(decoded.shape)}, expected {tuple(x.shape)}"
     assert decoded.dtype == x.dtype, f"{codec!r} decoded {decoded.dtype} from a vector of {x.dtype}"
     assert torch.isfinite(decoded).all(), f"{codec!r} decoded non-finite values from {x}"
-    assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode is not deterministic"
+    assert torch.equal(decoded, codec.decode(sent, ctx)), f"{codec!r}.decode is not deterministic"
     if codec.exact and torch.cuda.is_available():
         _check_gpu(codec, x, payload, decoded)
 
 
-def _own(codec: Codec, payload: Payload, layout: Layout) -> Tensor:
+def _own(codec: Codec, payload: Payload, ctx: Coding) -> Tensor:
     try:
         with _named(codec, "decode"):
-            return codec.decode(payload, layout, KEY)
+            return codec.decode(payload, ctx)
     except PayloadError as error:
         raise AssertionError(f"{codec!r}.decode refuses a payload of encode: {error}") from error
 
@@ -181,12 +181,12 @@ def _same(a: Payload, b: Payload) -> bool:
 
 def _check_gpu(codec: Codec, x: Tensor, payload: Payload, decoded: Tensor) -> None:
     """Check that bytes and decoded values do not depend on the device."""
-    layout = _layout(x)
-    there = codec.encode(x.cuda(), layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    there = codec.encode(x.cuda(), ctx)
     assert _same(_over_the_wire(there), payload), (
         f"{codec!r} encodes differently on a GPU: fix it, or set exact = False"
     )
-    back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, layout, KEY)
+    back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, ctx)
     assert torch.equal(back.cpu(), decoded), f"{codec!r} decodes differently on a GPU: fix it, or set exact = False"
 
 
@@ -197,12 +197,11 @@ def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
     most visible.
     """
     x = uniform(fold(KEY, "mean"), 48, dtype=torch.float64).to(dtype) * 2 - 1
-    layout = _layout(x)
-    keys = [fold(KEY, draw) for draw in range(300)]
-    decoded = torch.stack([codec.decode(codec.encode(x, layout, k), layout, k) for k in keys]).double()
+    each = [Coding(_layout(x), fold(KEY, draw)) for draw in range(300)]
+    decoded = torch.stack([codec.decode(codec.encode(x, ctx), ctx) for ctx in each]).double()
     for errors in (decoded - x.double(), (decoded - x.double()) @ x.double().view(-1, 1) / x.double().square().sum()):
         off = errors.mean(0).square().mean().sqrt()
-        scatter = (errors.var(0).mean() / len(keys)).sqrt()
+        scatter = (errors.var(0).mean() / len(each)).sqrt()
         assert off <= 4 * scatter + 1e-6, (
             f"{codec!r} declares itself unbiased, but its bias is {off:.2g}, with a standard error of {scatter:.2g}"
         )
@@ -219,9 +218,9 @@ def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
     for draw in range(48):
         at = fold(KEY, "direction", draw)
         x = (size * (uniform(fold(at, "x"), 257, dtype=torch.float64) * 2 - 1)).to(dtype)
-        layout = _layout(x)
-        once = codec.decode(codec.encode(x, layout, at), layout, at)
-        twice = codec.decode(codec.encode(once, layout, at), layout, at)
+        ctx = Coding(_layout(x), at)
+        once = codec.decode(codec.encode(x, ctx), ctx)
+        twice = codec.decode(codec.encode(once, ctx), ctx)
         cosines.append(float(once @ x / (once.norm() * x.norm()).clamp(min=1e-30)))
         ratios.append(float(twice.norm() / once.norm().clamp(min=1e-30)))
         lengths.append(float(once @ x / (x @ x)))
@@ -237,28 +236,30 @@ def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
 def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
     """Check that incomplete payloads are refused, and that altered ones are refused or decode to finite values."""
     x = _ordinary(dtype)
-    layout = _layout(x)
-    payload = codec.encode(x, layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    payload = codec.encode(x, ctx)
     for name in payload:
-        assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, layout), (
+        assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, ctx), (
             f"{codec!r}.decode accepts a payload without {name!r}: read it with gossamer.core.wire.expect"
         )
     for altered in _altered(payload):
-        _decodes(codec, _over_the_wire(altered), layout)
+        _decodes(codec, _over_the_wire(altered), ctx)
     for bad in (torch.nan, torch.inf, -torch.inf):
         poisoned = x.clone()
         poisoned[3] = bad
         with contextlib.suppress(PayloadError):
-            _decodes(codec, codec.encode(poisoned, layout, KEY), layout)
+            _decodes(codec, codec.encode(poisoned, ctx), ctx)
 
 
-def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
+def _decodes(codec: Codec, payload: Payload, ctx: Coding) -> bool:
     try:
         with _named(codec, "decode"):
-            decoded = codec.decode(payload, layout, KEY)
+            decoded = codec.decode(payload, ctx)
     except PayloadError:
         return False
-    assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
+    assert decoded.shape == (ctx.layout.size,), (
+        f"{codec!r} decoded {tuple(decoded.shape)}, expected {ctx.layout.size} entries"
+    )
     assert torch.isfinite(decoded).all(), (
         f"{codec!r} decoded non-finite values from an altered payload: check them with gossamer.core.wire.finite"
     )
@@ -293,18 +294,22 @@ def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
     """Check that a codec's client state is a nested dict of tensors and can be stored between rounds."""
     x = _ordinary(dtype)
     layout = _layout(x)
-    memory = memory_of(codec)
-    state = memory.init(layout)
+    memory = codec.init(layout)
     for number, delivered in enumerate((True, False, True)):
-        at = fold(KEY, number)
+        ctx = Coding(layout, fold(KEY, number), client=number)
         with _named(codec, "encode_with"):
-            payload, kept = memory.encode_with(x, layout, state, at)
-            again, _ = memory.encode_with(x, layout, tree.unflatten(tree.flatten(state)) or state, at)
+            payload, kept = codec.encode_with(x, memory, ctx)
+            again, _ = codec.encode_with(x, tree.unflatten(tree.flatten(memory)) or memory, ctx)
         assert _same(payload, again), f"{codec!r} encodes differently after its state was stored and read back"
-        assert codec.decode(_over_the_wire(payload), layout, at).shape == x.shape
+        assert codec.decode(_over_the_wire(payload), Coding(layout, ctx.key)).shape == x.shape
         with _named(codec, "settle"):
-            state = memory.settle(kept, delivered)
-        _check_tensors(codec, state)
+            memory = codec.settle(kept, delivered)
+        with _named(codec, "skipped"):
+            skipped = codec.skipped(memory)
+        _check_tensors(codec, memory)
+        assert tree.flatten(skipped).keys() == tree.flatten(kept).keys(), (
+            f"{codec!r}.skipped must have the keys of the state that encode_with returns: {sorted(tree.flatten(kept))}"
+        )
 
 
 def _check_tensors(part: object, state: State) -> None:
@@ -315,23 +320,23 @@ def _check_tensors(part: object, state: State) -> None:
 def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
     """Check that ``fold`` and ``fold_into`` add the decoded vector times its weight, also to a sum in pieces."""
     x = _ordinary(dtype)
-    layout = _layout(x)
-    payload = codec.encode(x, layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    payload = codec.encode(x, ctx)
     acc = torch.ones_like(x)
     with _named(codec, "fold"):
-        codec.fold(acc, payload, layout, KEY, 0.5)
-    wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
+        codec.fold(acc, payload, ctx, 0.5)
+    wanted = 1 + codec.decode(payload, ctx) * 0.5
     assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold does not add the decoded vector times the weight 0.5"
     )
     acc = torch.ones_like(x)
-    codec.fold(acc, payload, layout, KEY, 1 / 3)
-    assert not folds_decoded(codec) or torch.equal(acc, 1 + codec.decode(payload, layout, KEY) * (1 / 3)), (
+    codec.fold(acc, payload, ctx, 1 / 3)
+    assert not codec.folds_decoded or torch.equal(acc, 1 + codec.decode(payload, ctx) * (1 / 3)), (
         f"{codec!r}.fold rounds in another way than the sum with the decoded vector: folds_decoded must be False"
     )
     pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
     with _named(codec, "fold_into"):
-        codec.fold_into(payload, layout, KEY, 0.5, acc)(pieces)
+        codec.fold_into(payload, ctx, 0.5, acc)(pieces)
     assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold_into does not add the same as fold"
     )
@@ -644,9 +649,9 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
         acc.add_(vector * weight)
 
     def from_sum(mean: Tensor) -> Tensor:
-        return found.sums.from_sum(mean, layout, KEY) if found.carried else mean
+        return found.codec.from_sum(mean, Coding(layout, KEY)) if found.carried else mean
 
-    coded = vector.new_ones(found.sums.sum_size(layout)) if found.carried else vector
+    coded = vector.new_ones(found.codec.sum_size(layout)) if found.carried else vector
     owner = found.home(client).owner
     whole = (client, Part(), layout, 10.0, add, sections, params, owner)
     return Arrival(*whole, batches=3.0, to_sum=lambda: coded, from_sum=from_sum)

@@ -17,6 +17,7 @@ from flwr.app import MessageType
 from torch import Tensor
 
 from gossamer import ConfigError, Poisson, dp_fedavg, fedavg, private, resume, simulate
+from gossamer.core.codec import Coding
 from gossamer.core.errors import RunError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.random.private import gaussian
@@ -98,10 +99,10 @@ def test_the_noise_of_a_node_does_not_follow_from_its_keys(mode: Any, tmp_path: 
     method = private(fedavg(steps=1), mode, noise_multiplier=1.0, task=TASK, per_round=TASK.clients)
     codec = method.bind(Objective(TASK, "cpu", key(0), secure_noise=True)).training.codec
     layout = Layout(tuple((name, tensor.shape) for name, tensor in Objective(TASK, "cpu", key(0)).initial().items()))
-    payloads = [codec.encode(torch.zeros(layout.size), layout, key(1)) for _ in range(2)]
+    payloads = [codec.encode(torch.zeros(layout.size), Coding(layout, key(1))) for _ in range(2)]
     assert any(not torch.equal(array, payloads[1][name]) for name, array in payloads[0].items())
     codec = method.bind(Objective(TASK, "cpu", key(0))).training.codec
-    payloads = [codec.encode(torch.zeros(layout.size), layout, key(1)) for _ in range(2)]
+    payloads = [codec.encode(torch.zeros(layout.size), Coding(layout, key(1))) for _ in range(2)]
     assert all(torch.equal(array, payloads[1][name]) for name, array in payloads[0].items()), "a control"
     grid = LocalGrid(nodes(method, TASK, tmp_path))
     run = deploy(method, TASK, grid, rounds=1, delta=1e-3, deadline=5.0)

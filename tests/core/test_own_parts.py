@@ -57,8 +57,13 @@ def old(base: type, **members: Any) -> Any:
             "empty text if clients can repeat the aggregation; mean_only is now takes_any_mean",
         ),
         (
-            {"codec": old(Dense, encode_with=lambda self, *args: None)},
-            "codec Mine: encode_with is called only if the class extends CodecMemory: add this base class",
+            {"codec": old(Dense, encode=lambda self, x, layout, key: {})},
+            "codec Mine: encode is called with (x, ctx), but takes (x, layout, key)",
+        ),
+        (
+            {"codec": old(Dense, of_client=lambda self, client: self, sum_limit=lambda self, layout: 1)},
+            "codec Mine: it has the interface of version 0.1: sum_limit is now sum_segments(layout); "
+            "of_client is now ctx.client, in encode",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from gossamer import (
     simulate,
 )
 from gossamer.core import tree
-from gossamer.core.codec import Codec, memory_of
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Arrival
 from gossamer.core.method import Method
@@ -57,18 +57,18 @@ def run(codec: Codec, server: Server, lr: float, groups: list[list[int]], lost: 
     """The models after each round, with messages that are lost at random."""
     gradient, _ = quadratic()
     params: Params = {"w": torch.zeros(SIZE, 1, dtype=torch.float64)}
-    layout, memory = Layout.of(params), memory_of(codec)
-    state, states, found = server.init(params), [memory.init(layout) for _ in range(CLIENTS)], []
+    layout = Layout.of(params)
+    state, states, found = server.init(params), [codec.init(layout) for _ in range(CLIENTS)], []
     for number, cohort in enumerate(groups):
         acc, fates = server.begin(state, {}), uniform(fold(KEY, "fate", number), CLIENTS)
         for client in sorted(cohort):
             update = -lr * gradient(client, state["params"]["w"].view(-1))
             at = fold(KEY, number, client)
-            payload, after = memory.encode_with(update, layout, states[client], at)
+            payload, after = codec.encode_with(update, states[client], Coding(layout, at))
             delivered = bool(fates[client] >= lost)
-            states[client] = memory.settle(after, delivered)
+            states[client] = codec.settle(after, delivered)
             if delivered:
-                change = layout.unflatten(codec.decode(payload, layout, at))
+                change = layout.unflatten(codec.decode(payload, Coding(layout, at)))
                 acc = server.fold(acc, Arrival.of(client, Part(), change, 1.0))
         state = server.finish(state, acc, Clock(number, len(groups), 0))
         found.append(state["params"]["w"].view(-1))

@@ -7,7 +7,6 @@ import pytest
 from torch import Tensor
 
 from gossamer import methods
-from gossamer.core.codec import sum_segments
 from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
 from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment
@@ -92,7 +91,7 @@ def test_uploads_of_a_secured_method_add_up(name: str) -> None:
     found = bound(method.training)
     assert found.server.unsummable() == ""
     layout = Layout.of(found.outline)
-    assert sum(segment.size for segment in sum_segments(found.codec, layout)) == found.sums.sum_size(layout)
+    assert sum(segment.size for segment in found.codec.sum_segments(layout)) == found.codec.sum_size(layout)
     again, nothing = secure_changes(method, Stub())
     assert again == method
     assert nothing == []

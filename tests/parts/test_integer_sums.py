@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossamer.core import codec as codecs
 from gossamer.core import tree
-from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import Codec, IntegerSums, informed, of_client, sum_limit, sum_segments
+from gossamer.core.bound import BoundExchange, received
+from gossamer.core.codec import Codec, Coding, centred
 from gossamer.core.exchange import Arrival
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.secure import SumSegment
@@ -116,8 +115,7 @@ def encoded(codec: Codec, count: int = CLIENTS, layout: Layout = LAYOUT) -> list
     """Return the payloads of several clients, with their own draws."""
     sent = []
     for client, x in enumerate(vectors(layout.dtype, count)):
-        mine = of_client(codec, client)
-        sent.append(mine.encode(x, layout, at(codec, client)))
+        sent.append(codec.encode(x, Coding(layout, at(codec, client), client=client)))
     return sent
 
 
@@ -129,14 +127,13 @@ def at(codec: Codec, client: int) -> Any:
 @pytest.mark.parametrize("codec", SUMMABLE, ids=repr)
 def test_vectors_of_clients_are_whole_numbers_within_the_limits(codec: Codec, dtype: torch.dtype) -> None:
     layout = Layout(LAYOUT.shapes, dtype)
-    assert isinstance(codec, IntegerSums)
-    assert codecs.unsummable(codec) == ""
-    segments = sum_segments(codec, layout)
+    assert codec.unsummable() == ""
+    segments = codec.sum_segments(layout)
     assert sum(segment.size for segment in segments) == codec.sum_size(layout)
-    assert max(segment.limit for segment in segments) == sum_limit(codec, layout) > 0
+    assert min(segment.limit for segment in segments) > 0
     limits = torch.cat([torch.full((segment.size,), segment.limit) for segment in segments])
     for client, payload in enumerate(encoded(codec, layout=layout)):
-        found = codec.to_sum(payload, layout, at(codec, client))
+        found = codec.to_sum(payload, Coding(layout, at(codec, client)))
         assert found.dtype == dtype
         assert found.shape == limits.shape
         assert torch.equal(found, found.round())
@@ -146,22 +143,20 @@ def test_vectors_of_clients_are_whole_numbers_within_the_limits(codec: Codec, dt
 
 @pytest.mark.parametrize("codec", SUMMABLE, ids=repr)
 def test_a_decoded_vector_is_that_of_its_own_sum(codec: Codec) -> None:
-    assert isinstance(codec, IntegerSums)
     for client, payload in enumerate(encoded(codec)):
         own = at(codec, client)
-        found = codec.from_sum(codec.to_sum(payload, LAYOUT, own).double(), LAYOUT, own)
-        torch.testing.assert_close(found.float(), codec.decode(payload, LAYOUT, own), rtol=1e-6, atol=1e-6)
+        found = codec.from_sum(codec.to_sum(payload, Coding(LAYOUT, own)).double(), Coding(LAYOUT, own))
+        torch.testing.assert_close(found.float(), codec.decode(payload, Coding(LAYOUT, own)), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("codec", LINEAR, ids=repr)
 def test_the_decoded_mean_of_sums_is_the_mean_of_decoded_vectors(codec: Codec) -> None:
-    assert isinstance(codec, IntegerSums)
     sent = [(payload, at(codec, client)) for client, payload in enumerate(encoded(codec))]
-    total = sum(codec.to_sum(payload, LAYOUT, own).long() for payload, own in sent)
-    wanted = torch.stack([codec.decode(payload, LAYOUT, own) for payload, own in sent]).double().mean(0)
+    total = sum(codec.to_sum(payload, Coding(LAYOUT, own)).long() for payload, own in sent)
+    wanted = torch.stack([codec.decode(payload, Coding(LAYOUT, own)) for payload, own in sent]).double().mean(0)
     assert isinstance(total, Tensor)
     for _, own in sent:  # with the key of any client
-        found = codec.from_sum(total.double() / CLIENTS, LAYOUT, own).double()
+        found = codec.from_sum(total.double() / CLIENTS, Coding(LAYOUT, own)).double()
         assert torch.allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
@@ -174,39 +169,38 @@ def test_weights_and_biases_have_segments_of_their_own() -> None:
 
 @pytest.mark.parametrize(("codec", "reason"), UNSUMMABLE, ids=repr)
 def test_other_codecs_say_why_they_do_not_add_up(codec: Codec, reason: str) -> None:
-    assert sum_segments(codec, LAYOUT) == ()
-    assert sum_limit(codec, LAYOUT) == 0
-    assert codecs.unsummable(codec).startswith(reason)
-    assert "use " in codecs.unsummable(codec)
+    assert codec.sum_segments(LAYOUT) == ()
+    assert codec.unsummable().startswith(reason)
+    assert "use " in codec.unsummable()
 
 
 def test_signs_with_a_measured_scale_are_still_averaged_as_decoded_vectors() -> None:
     for codec in (StochasticSign(), Ternary()):
-        payload = codec.encode(vectors()[0], LAYOUT, KEY)
-        assert torch.equal(codec.to_sum(payload, LAYOUT, KEY), codec.decode(payload, LAYOUT, KEY))
-        assert torch.equal(codec.from_sum(vectors()[1], LAYOUT, KEY), vectors()[1])
+        payload = codec.encode(vectors()[0], Coding(LAYOUT, KEY))
+        assert torch.equal(codec.to_sum(payload, Coding(LAYOUT, KEY)), codec.decode(payload, Coding(LAYOUT, KEY)))
+        assert torch.equal(codec.from_sum(vectors()[1], Coding(LAYOUT, KEY)), vectors()[1])
 
 
 def test_a_fixed_scale_of_trits_is_not_sent_and_clips() -> None:
     codec, x = Ternary(False, 0.1), torch.full((LAYOUT.size,), 5.0)
-    payload = codec.encode(x, LAYOUT, KEY)
+    payload = codec.encode(x, Coding(LAYOUT, KEY))
     assert payload.keys() == {"trits"}
     assert not codec.unbiased
-    assert torch.equal(codec.decode(payload, LAYOUT, KEY), torch.full_like(x, 0.1))
+    assert torch.equal(codec.decode(payload, Coding(LAYOUT, KEY)), torch.full_like(x, 0.1))
     small = torch.full((40_000,), 0.03)
     long = Layout.of({"w": small})
-    mean = codec.decode(codec.encode(small, long, KEY), long, KEY).mean()
+    mean = codec.decode(codec.encode(small, Coding(long, KEY)), Coding(long, KEY)).mean()
     assert abs(float(mean) - 0.03) < 4 * 0.1 * (0.3 * 0.7 / 40_000) ** 0.5
 
 
 def test_opposite_updates_are_opposite_when_they_are_compared() -> None:
     codec = OnWeights(StochasticSign(1e-6), other=FixedPoint())
     x = vectors()[0]
-    one, other = (codec.to_sum(codec.encode(sign * x, LAYOUT, KEY), LAYOUT, KEY) for sign in (1, -1))
-    both = [codecs.centred(codec, vector, LAYOUT) for vector in (one, other)]
+    one, other = (codec.to_sum(codec.encode(sign * x, Coding(LAYOUT, KEY)), Coding(LAYOUT, KEY)) for sign in (1, -1))
+    both = [centred(vector, codec.sum_segments(LAYOUT)) for vector in (one, other)]
     assert torch.allclose(both[0], -both[1], atol=1e-4)
     assert float(both[0].abs().max()) == 1
-    assert codecs.centred(Dense(), x, LAYOUT) is x
+    assert centred(x, Dense().sum_segments(LAYOUT)) is x
 
 
 # Servers.
@@ -258,8 +252,8 @@ def arrivals(found: BoundExchange, part: Part) -> list[Arrival]:
     for client in range(CLIENTS):
         x = uniform(fold(KEY, "x", client), layout.size, device=device) * 0.8 - 0.4
         up = found.codec_key(clock._replace(client=client), KEY)
-        codec = informed(of_client(found.codec, client), outline)
-        sent.append(found.arrival(client, part, layout, 10.0, codec.encode(x, layout, up), up, outline))
+        ctx = received(layout, up, part, outline)
+        sent.append(found.arrival(client, part, ctx, 10.0, found.codec.encode(x, replace(ctx, client=client))))
     return sent
 
 

@@ -14,13 +14,12 @@ from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign, settable
 from gossamer.core.adapter import Adapter
-from gossamer.core.codec import CarryCodec, Codec
+from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
 from gossamer.core.method import Method
 from gossamer.core.parametrization import Weights
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
@@ -203,7 +202,7 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
         mistakes.note(f"{' and '.join(map(_word, silent))}: {request.method} sends nothing")
     if found.get("codec") and method.parametrization != Weights():
         mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
-    if found.get("codec") and isinstance(method.codec, CarryCodec):
+    if found.get("codec") and method.codec.takes_carry(method.solver):
         mistakes.note(f"--codec: {request.method} sends scalars of its solver, which have their own codec")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can encode a small update, not a model")
@@ -253,9 +252,8 @@ def _of_fields(found: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lifted(part: Any) -> Any:
     """Apply a codec to the weights alone, unless it takes the whole model, or its noise must protect all of it."""
-    return (
-        OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)) else part
-    )
+    lifted = isinstance(part, Codec) and not (isinstance(part, (Dense, OnWeights)) or part.private)
+    return OnWeights(part) if lifted else part
 
 
 def _called(

@@ -259,7 +259,7 @@ class Arrival:
         choice: which of several models the client trained
         version: the version of the model
         batches: the number of batches in one epoch
-        to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Summing``
+        to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Codec.to_sum``
         from_sum: ``from_sum(mean)`` decodes a mean of such vectors
         payload: the encoded update
         staleness: the number of aggregations between the start of training and that of this update

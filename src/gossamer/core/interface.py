@@ -29,14 +29,18 @@ OLD: dict[str, dict[str, str]] = {
     },
     "Codec": {
         "fit": BIND,
-        "codes": "Summing.sum_size(layout)",
-        "code": "Summing.to_sum(payload, layout, key)",
-        "restore": "Summing.from_sum(mean, layout, key)",
-        "rehearsal": "StraightThrough.surrogate_context(layout, steps, key, device)",
-        "rehearse": "StraightThrough.surrogate(change, context, step_index)",
-        "adding": "fold_into(payload, layout, key, weight, like)",
-        "unsent": "CodecMemory.skipped_state(state)",
-        "beside": "CodecMemory.companion(other)",
+        "codes": "sum_size(layout)",
+        "code": "to_sum(payload, ctx)",
+        "restore": "from_sum(mean, ctx)",
+        "rehearsal": "surrogate_context(ctx, steps, device)",
+        "rehearse": "surrogate(change, context, step_index)",
+        "adding": "fold_into(payload, ctx, weight, like)",
+        "unsent": "skipped(memory)",
+        "skipped_state": "skipped(memory)",
+        "beside": "companion(other)",
+        "sum_limit": "sum_segments(layout)",
+        "of_client": "ctx.client, in encode",
+        "with_side_information": "ctx.start, in encode and decode",
     },
     "Server": {
         "fit": BIND,
@@ -61,16 +65,6 @@ OLD_0_2: dict[str, dict[str, str]] = {
     },
 }
 """The same of version 0.2."""
-
-BASES = {
-    "encode_with": "CodecMemory",
-    "from_sum": "Summing",
-    "surrogate": "StraightThrough",
-    "figures": "MeasuredCodec",
-    "replayed": "Replayable",
-}
-"""Members that are called only if the part extends the base class that defines them."""
-
 
 ABSTRACT_OR_FINAL = ("View", "Server")
 """Kinds whose classes are either abstract or have no subclasses."""
@@ -101,7 +95,7 @@ def check_part(part: object, kind: type, name: str) -> None:
     for version, members in (("0.1", old), ("0.2", OLD_0_2.get(kind.__name__, {}))):
         if renamed := _renamed(members, (each for each in members if each in own and each not in known), version):
             raise ConfigError(f"{name} {type(part).__name__}{renamed}")
-    mistakes = [*_final(part, kind), *_bases(part, own), *_signatures(part, own)]
+    mistakes = [*_final(part, kind), *_signatures(part, own)]
     if mistakes:
         raise ConfigError(*(f"{name} {type(part).__name__}: {mistake}" for mistake in mistakes))
 
@@ -133,14 +127,6 @@ def _final(part: object, kind: type) -> Iterator[str]:
     if kind.__name__ in ABSTRACT_OR_FINAL and base is not type(part) and not inspect.isabstract(base):
         abstract = next(each for each in base.__mro__ if inspect.isabstract(each))
         yield f"{base.__name__} has no subclasses: extend {abstract.__name__}, or hold a {base.__name__} in a field"
-
-
-def _bases(part: object, own: dict[str, Any]) -> Iterator[str]:
-    """Yield a message for each member that is never called because its base class is missing."""
-    names = {base.__name__ for base in type(part).__mro__}
-    for member, base in BASES.items():
-        if member in own and base not in names and not any(hasattr(each, member) for each in _library(part)):
-            yield f"{member} is called only if the class extends {base}: add this base class"
 
 
 def _signatures(part: object, own: dict[str, Any]) -> Iterator[str]:

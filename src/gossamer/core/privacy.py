@@ -1,8 +1,9 @@
 """Differential privacy: what the parts of a method guarantee, independent of how it is computed.
 
-A server that adds noise (central privacy) is ``private``. A codec (distributed and local privacy) or a solver (privacy
-of examples) that does so extends ``PrivatePart``. Each returns a ``Guarantee``, which states the epsilon of a number of
-rounds. Engines ask for it once, write the epsilon to every record, and end a run before it exceeds its budget.
+A server that adds noise (central privacy) and a codec that does (distributed and local privacy) are ``private``. A
+solver that adds noise (privacy of examples) extends ``PrivatePart``. Each returns a ``Guarantee``, which states the
+epsilon of a number of rounds. Engines ask for it once, write the epsilon to every record, and end a run before it
+exceeds its budget.
 
 Where noise comes from is not a field of such a part but a fact of the run, which the part reads in ``bind`` as
 ``context.network.secure_noise``: from the operating system in every deployment, and from the seed in a simulation that
@@ -82,14 +83,3 @@ class PrivatePart(ABC):
     @abstractmethod
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of a run. Raises ``ConfigError`` if there is none, with the reason."""
-
-
-class SharedNoise(ABC):
-    """A codec whose noise protects a client only together with the noise of others, in a sum."""
-
-    @abstractmethod
-    def fewest(self, cohort: int) -> int:
-        """Return the smallest number of clients whose sum may be revealed, given the number that was asked.
-
-        Engines ask only under secure aggregation.
-        """

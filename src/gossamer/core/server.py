@@ -167,10 +167,10 @@ class Server(CheckedFields, ABC):
         return f"{name} needs every update, not only their sum: use Mean, SumThenDecode or a server optimizer"
 
     def fold_sum(self, acc: Any, arrival: Arrival, total: Tensor, clients: int) -> Any:
-        """Return the accumulator with the sum of several clients' vectors (``Summing.to_sum``). May modify ``acc``.
+        """Return the accumulator with the sum of several clients' vectors (``Codec.to_sum``). May modify ``acc``.
 
         Up to rounding, the result is that of ``fold`` for each client, where the vectors are whole numbers
-        (``IntegerSums``) and all clients have the weight 1. ``arrival`` stands for the clients: they share its part,
+        (``Codec.sum_segments``) and all clients have the weight 1. ``arrival`` stands for the clients: they share its part,
         layout and ``from_sum``. ``total`` may have any type. Called only where ``unsummable`` is empty.
         """
         raise NotImplementedError(self.unsummable())

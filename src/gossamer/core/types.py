@@ -132,8 +132,12 @@ class Layout:
         return pieces[0].as_strided((self.size,), (1,))
 
     def cut(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield the name of each tensor, and its piece of the vector as a view."""
-        yield from zip((name for name, _ in self.shapes), vector.split(self.counts), strict=True)
+        """Yield the name of each tensor, and its piece of the vector, or of the rows of a matrix, as a view."""
+        yield from zip((name for name, _ in self.shapes), vector.split(self.counts, -1), strict=True)
+
+    def pick(self, vector: Tensor, names: Collection[str]) -> Tensor:
+        """Return the entries of some tensors, as a new vector of the layout ``only(names)``."""
+        return torch.cat([piece for name, piece in self.cut(vector) if name in names], -1)
 
     def spread(self, vector: Tensor, fill: float = 0.0) -> Tensor:
         """Return a vector with all entries of the tensors, with ``fill`` at those that are not in the given vector."""

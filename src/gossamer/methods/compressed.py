@@ -17,9 +17,7 @@ from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.parts.codecs.drive import Drive
 from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.feedback import Feedback
-from gossamer.parts.codecs.masked_noise import MaskedNoise
-from gossamer.parts.codecs.masked_noise_common import CommonMaskedNoise
-from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise
+from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, DenseMaskedNoise, MaskedNoise, NoiseMask
 from gossamer.parts.codecs.noisy_sign import Noise, NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sampled_mask import SampledMask
@@ -238,7 +236,7 @@ def eden(*, bits: int = 1, feedback: bool = False, coded: bool = False, **fields
     return _compressed(fedavg(**fields), Eden(bits, coded), feedback, each=False)
 
 
-def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
+def _masked(codec: NoiseMask, train_base: bool, fields: Masking) -> Method:
     """Return FedMRN with signed or binary masks."""
     if train_base and codec.learn_masks is None:
         codec = replace(codec, learn_masks=True)  # as in the authors' code, whatever the magnitude
@@ -251,7 +249,7 @@ def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
     return method.with_parts(server=SumThenDecode(fields["weights"]))
 
 
-def _noise(common: bool) -> type[MaskedNoise]:
+def _noise(common: bool) -> type[NoiseMask]:
     """Return the codec with noise of each client, or with that of the round."""
     return CommonMaskedNoise if common else MaskedNoise
 

@@ -30,11 +30,10 @@ from typing import Self, Unpack
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.method import Method
-from gossamer.core.random import Key
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Training, recipe
@@ -71,6 +70,11 @@ class EF21(CodecWrapper):
             raise ConfigError("EF21 needs the server MeanOfEstimates, which adds up the differences of all clients")
         return self
 
+    @property
+    def exact(self) -> bool:
+        """Delegate to the wrapped codec."""
+        return self.codec.exact
+
     def companion(self, other: Codec) -> Codec:
         """Return ``other`` with estimates, so that all tensors of a message are differences."""
         return other if isinstance(other, EF21) else EF21(other)
@@ -79,20 +83,24 @@ class EF21(CodecWrapper):
         """Return an estimate of zero."""
         return {"estimate": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
 
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        """Return the payload of the wrapped codec, as with an empty state."""
+        return self.codec.encode(x, ctx)
+
+    def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payload of the difference, and the estimates before and after its delivery."""
-        estimate = layout.flatten(state["estimate"]).to(x.device)
-        payload = self.codec.encode(x - estimate, layout, key)
-        after = estimate + self.codec.decode(payload, layout, key)
-        return payload, {"estimate": layout.unflatten(estimate), "next": _estimated(layout.unflatten(after))}
+        estimate = ctx.layout.flatten(memory["estimate"]).to(x.device)
+        payload = self.codec.encode(x - estimate, ctx)
+        after = estimate + self.codec.decode(payload, ctx)
+        return payload, {"estimate": ctx.layout.unflatten(estimate), "next": _estimated(ctx.layout.unflatten(after))}
 
-    def skipped_state(self, state: State) -> State:
+    def skipped(self, memory: State) -> State:
         """Return the same estimate."""
-        return {"estimate": state["estimate"], "next": state["estimate"]}
+        return {"estimate": memory["estimate"], "next": memory["estimate"]}
 
-    def settle(self, state: State, delivered: bool) -> State:
+    def settle(self, memory: State, delivered: bool) -> State:
         """Return the new estimate after a delivery, or the old one after a loss."""
-        return {"estimate": state["next" if delivered else "estimate"]}
+        return {"estimate": memory["next" if delivered else "estimate"]}
 
 
 def is_statistic(name: str) -> bool:

@@ -40,7 +40,7 @@ from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
-    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
+    from gossamer.parts.codecs.poisson_binomial import PoissonBinomial
 
 Mode = Literal["central", "distributed", "local", "example"]
 Clip = float | Literal["auto"]
@@ -243,9 +243,8 @@ def _central(method: Method, terms: Terms) -> Method:
 def _distributed(method: Method, terms: Terms) -> Method:
     """Let clients add shares of the noise, and let the server see only sums. Signs are replaced by random bits."""
     from gossamer.methods.secure import secured
-    from gossamer.parts.codecs.private.bound import remaining
-    from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian
-    from gossamer.parts.codecs.private.distributed import DistributedNoise
+    from gossamer.parts.codecs.distributed_noise import DiscreteGaussian, DistributedNoise
+    from gossamer.parts.codecs.private import remaining
     from gossamer.parts.secure import SecAgg
 
     own, bad = method.training.secure, terms.colluding
@@ -272,7 +271,7 @@ def _distributed(method: Method, terms: Terms) -> Method:
 
 def _local(method: Method, terms: Terms) -> Method:
     """Add noise to each update before it is encoded; signs are replaced by random bits."""
-    from gossamer.parts.codecs.private.local_gaussian import LocalGaussian
+    from gossamer.parts.codecs.private import LocalGaussian
 
     method = _equal(method)
     if _sends_signs(method):
@@ -294,7 +293,7 @@ def _sends_signs(method: Method) -> bool:
 
 def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0, colluding: float = 0.0) -> "PoissonBinomial":
     """Return one random bit per entry, with the noise of a sum of this number of clients."""
-    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
+    from gossamer.parts.codecs.poisson_binomial import PoissonBinomial
 
     require((terms.size > 0, "the privacy of signs depends on the number of parameters: give a task"))
     theta = min(0.25, SPREAD * clients**0.5 / (2 * terms.noise_multiplier * terms.size**0.5))

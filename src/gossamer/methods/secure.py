@@ -4,8 +4,8 @@ Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Lea
 https://doi.org/10.1145/3133956.3133982; Bell et al., Secure Single-Server Aggregation with (Poly)Logarithmic Overhead,
 CCS 2020, https://doi.org/10.1145/3372297.3417885.
 
-The server learns the sum of the uploads alone. So uploads must be small whole numbers (``IntegerSums``) of one weight,
-in the same entries at all clients, and the server must need only their sum (``Server.unsummable``). ``secured`` makes
+The server learns the sum of the uploads alone. So uploads must be small whole numbers (``Codec.sum_segments``) of one
+weight, in the same entries at all clients, and the server must need only their sum (``Server.unsummable``). ``secured`` makes
 the changes that keep the idea of a method:
 
     weights by samples or batches      equal weights
@@ -24,7 +24,6 @@ number stays as it is.
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from gossamer.core import codec as codecs
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import require
@@ -34,8 +33,7 @@ from gossamer.core.server import Server
 from gossamer.core.view import View
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.fixed_point import FixedPoint
-from gossamer.parts.codecs.masked_noise import MaskedNoise
-from gossamer.parts.codecs.masked_noise_common import CommonMaskedNoise
+from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, NoiseMask
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.one_bit import OneBit
 from gossamer.parts.codecs.sampled_mask import SampledMask
@@ -119,7 +117,7 @@ def _summed(codec: Codec, rates: Rates) -> Codec:
         return StochasticSign(SIGN * rates.lr)
     if isinstance(codec, Ternary):
         return Ternary(False, codec.scale or TRIT * rates.lr)
-    if isinstance(codec, MaskedNoise):
+    if isinstance(codec, NoiseMask):
         return _common(codec, rates.lr)
     if isinstance(codec, OneBit):
         retain = "change" if codec.retain == "signs" else codec.retain
@@ -127,7 +125,7 @@ def _summed(codec: Codec, rates: Rates) -> Codec:
     return replace(codec, coded=False) if isinstance(codec, SampledMask) else codec
 
 
-def _common(codec: MaskedNoise, lr: float) -> CommonMaskedNoise:
+def _common(codec: NoiseMask, lr: float) -> CommonMaskedNoise:
     """Return the codec with noise that all clients share, and a fixed magnitude."""
     alpha = MASK * lr if isinstance(codec.alpha, str) else codec.alpha
     return CommonMaskedNoise(**{**vars(codec), "alpha": alpha, "coded": False})
@@ -146,7 +144,7 @@ def _rules(method: Method, codec: Codec, server: Server) -> list[tuple[bool, str
     """Return the conditions for secure aggregation, each with the message if it does not hold."""
     last, probe = method.training, method.sampler.probe
     beside = ", ".join(section.name for section in last.solver.sections)
-    wrong_server, wrong_codec = server.unsummable(), codecs.unsummable(codec)
+    wrong_server, wrong_codec = server.unsummable(), codec.unsummable()
     reasons = [
         (last.send in ("change", "model"), f"clients send no update (send={last.send})"),
         (not method.pooled, "all samples are at one client"),

@@ -29,6 +29,7 @@ from gossamer import (
     simulate,
 )
 from gossamer.core import wire
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.jobs import own_key, round_key
 from gossamer.core.random import fold, key, tensor
@@ -257,7 +258,7 @@ def test_the_curvature_stays_finite() -> None:
     objective = Objective(tiny_task(), "cpu", key(0))
     bound = hiso(lr=1.0, steps=1, perturbations=2, directions="gauss").bind(objective).training
     state, payload = bound.init(objective.initial()), {"scalars": torch.tensor([1e30, -1e30])}
-    arrival = bound.arrival(0, Part(), objective.layout, 1.0, payload, key(1))
+    arrival = bound.arrival(0, Part(), Coding(objective.layout, key(1)), 1.0, payload)
     acc = bound.fold(bound.begin(state, {0: GLOBAL}), arrival)
     after = bound.finish(state, acc, Clock(0, 1, -1))
     assert all(bool(t.isfinite().all()) for t in after["curvature"].values())

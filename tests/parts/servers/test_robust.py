@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -43,12 +43,12 @@ from gossamer import (
     fedavg,
     simulate,
 )
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import GLOBAL, Arrival
-from gossamer.core.random import Key, fold, key, permutation
+from gossamer.core.random import fold, key, permutation
 from gossamer.core.specs import parse
 from gossamer.core.types import Layout, Payload, State
 from gossamer.methods import METHODS
-from gossamer.parts.codecs import OwnDraws
 from gossamer.parts.servers import Rule
 from gossamer.parts.servers.robust import updates as memory
 from gossamer.parts.servers.robust.server import Waiting
@@ -498,29 +498,18 @@ def coded(clients: int) -> tuple[Robust, State, list[Arrival], int]:
     found = []
     for client in range(clients):
         vector = torch.randn(layout.size, generator=torch.Generator().manual_seed(client))
-        payload = exchange.codec.encode(vector, layout, fold(KEY, client))
-        found.append(exchange.arrival(client, Part(), layout, 3.0, payload, fold(KEY, client)))
+        payload = exchange.codec.encode(vector, Coding(layout, fold(KEY, client)))
+        found.append(exchange.arrival(client, Part(), Coding(layout, fold(KEY, client)), 3.0, payload))
     return server, server.init(exchange.context.network.initial()), found, layout.size
 
 
 @dataclass(frozen=True)
-class Hostile(Dense, OwnDraws):
+class Hostile(Dense):
     """Dense updates. Those of client 0 are multiplied by 1000."""
 
-    client: int = -1
-
-    @property
-    def common(self) -> bool:
-        """No: only the client's number is needed."""
-        return False
-
-    def of_client(self, client: int) -> "Hostile":
-        """Return the codec of a client."""
-        return replace(self, client=client)
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the values."""
-        return super().encode(x * 1000 if self.client == 0 else x, layout, key)
+        return super().encode(x * 1000 if ctx.client == 0 else x, ctx)
 
 
 def test_the_median_is_that_of_decoded_updates() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gossamer import ConfigError, Lossy, Method, Options, Part, Task, fedavg, simulate
 from gossamer.core import tree, wire
+from gossamer.core.codec import Coding
 from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.random import key
@@ -274,6 +275,6 @@ def test_layouts_of_uploads_leave_out_the_weights() -> None:
     exchange = run.method.training
     part = exchange.part_of(*clock_and_key(run, 0, 1))
     layout: Layout = part.layout(exchange.outline)
-    payload = exchange.codec.encode(torch.zeros(layout.size), layout, key(0))
+    payload = exchange.codec.encode(torch.zeros(layout.size), Coding(layout, key(0)))
     assert payload["values"].numel() == 2 * sum(map(sum, LAYERS))
-    assert exchange.codec.decode(payload, layout, key(0)).numel() == layout.size
+    assert exchange.codec.decode(payload, Coding(layout, key(0))).numel() == layout.size

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gossamer.analysis.planning.plan import Plan
+from gossamer.core.codec import Coding
 from gossamer.core.errors import require, wrong
 from gossamer.core.method import Method
 from gossamer.core.random import Key
@@ -55,7 +56,7 @@ class MessageSize:
     def of(cls, layout: Layout, each: int = 1) -> "MessageSize":
         """Return the size for a model with the codec ``OneBit``; norms and biases are sent dense."""
         codec = OnWeights(OneBit(rows=max(1, layout.size // MEASURED_PART)))
-        payload = codec.encode(torch.ones(layout.size, dtype=layout.dtype), layout, Key(0, 0))
+        payload = codec.encode(torch.ones(layout.size, dtype=layout.dtype), Coding(layout, Key(0, 0)))
         again = {"lost": payload["scale"]} if each > 1 else {}
         sizes = summed(Body.of({**payload, **again}))
         return cls(each, sum(sizes.values()) - sizes["signs"])

@@ -13,10 +13,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import PayloadError
 from gossamer.core.random import Key, uniform
-from gossamer.core.types import Layout, Payload
+from gossamer.core.types import Payload
 from gossamer.core.wire import finite
 from gossamer.parts.codecs.scale import block_length, blocks, expect_scales, ratio
 
@@ -42,31 +42,36 @@ class BlockScaled(Codec):
     def unpack(self, payload: Payload, count: int) -> Tensor:
         """Return ``count`` levels from a payload. The caller checks that none exceeds ``top``."""
 
+    @abstractmethod
     def scales(self, rows: Tensor) -> Tensor:
-        """Return the scale of each block: its largest magnitude."""
-        return rows.abs().amax(1)
+        """Return the scale of each block."""
 
+    @abstractmethod
     def rounded(self, exact: Tensor, key: Key) -> Tensor:
-        """Return whole numbers near ``exact``, at random and unbiased."""
-        low = exact.floor()
-        noise = uniform(key, exact.numel(), dtype=exact.dtype, device=exact.device).view(exact.shape)
-        return low + (noise < exact - low)
+        """Return whole numbers near ``exact``."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the levels, and a scale per block."""
         rows = blocks(finite(x, "change"), block_length(len(x), self.length))
         scales = self.scales(rows)
-        levels = self.rounded(ratio(rows, scales.view(-1, 1)) * self.top, key)
+        levels = self.rounded(ratio(rows, scales.view(-1, 1)) * self.top, ctx.key)
         return {**self.pack(levels.view(-1)[: len(x)]), "scales": scales}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return level divided by ``top``, times scale."""
-        length = block_length(layout.size, self.length)
-        scales = expect_scales(payload, layout, -(-layout.size // length))
-        levels = self.unpack(payload, layout.size)
+        length = block_length(ctx.layout.size, self.length)
+        scales = expect_scales(payload, ctx.layout, -(-ctx.layout.size // length))
+        levels = self.unpack(payload, ctx.layout.size)
         if bool((levels.abs() > self.top).any()):
             raise PayloadError(f"a level is above {self.top}")
         # A tensor as divisor: a GPU rounds a division by a Python number differently.
-        top = torch.tensor(self.top, dtype=layout.dtype, device=levels.device)
+        top = torch.tensor(self.top, dtype=ctx.layout.dtype, device=levels.device)
         # The quotient comes first: it is at most 1, so that the product with the largest scale is finite.
-        return (blocks(levels.to(layout.dtype) / top, length) * scales.view(-1, 1)).view(-1)[: layout.size]
+        return (blocks(levels.to(ctx.layout.dtype) / top, length) * scales.view(-1, 1)).view(-1)[: ctx.layout.size]
+
+
+def rounded(exact: Tensor, key: Key) -> Tensor:
+    """Return whole numbers near ``exact``, at random and unbiased."""
+    low = exact.floor()
+    noise = uniform(key, exact.numel(), dtype=exact.dtype, device=exact.device).view(exact.shape)
+    return low + (noise < exact - low)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec, Kept, memory_of
-from gossamer.core.random import Key
+from gossamer.core.codec import Codec, Coding, Kept
 from gossamer.core.types import Layout, Payload, State
 from gossamer.parts.codecs.retain import Retain
 from gossamer.parts.codecs.wrapper import CodecWrapper, refuse_private
@@ -34,29 +33,38 @@ class Feedback(CodecWrapper):
         refuse_private(self)
 
     @property
+    def exact(self) -> bool:
+        """Delegate to the wrapped codec."""
+        return self.codec.exact
+
+    @property
     def retains(self) -> Kept:
         """All lost updates are sent again."""
         return "all"
 
     def companion(self, other: Codec) -> Codec:
         """Return ``other`` with lost updates added to the next one."""
-        return Retain(other, accumulate=True) if memory_of(other).retains == "nothing" else other
+        return Retain(other, accumulate=True) if other.retains == "nothing" else other
 
     def init(self, layout: Layout) -> State:
         """Return an error of zero."""
         return {"owed": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
 
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        """Return the payload of the wrapped codec, as with an empty state."""
+        return self.codec.encode(x, ctx)
+
+    def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payload of the update plus the error, and the error after a delivery and after a loss."""
-        whole = x + layout.flatten(state["owed"]).to(x.device)
-        payload = self.codec.encode(whole, layout, key)
-        lost = whole - self.codec.decode(payload, layout, key)
-        return payload, {"owed": layout.unflatten(lost), "whole": layout.unflatten(whole)}
+        whole = x + ctx.layout.flatten(memory["owed"]).to(x.device)
+        payload = self.codec.encode(whole, ctx)
+        lost = whole - self.codec.decode(payload, ctx)
+        return payload, {"owed": ctx.layout.unflatten(lost), "whole": ctx.layout.unflatten(whole)}
 
-    def skipped_state(self, state: State) -> State:
+    def skipped(self, memory: State) -> State:
         """Return the same error."""
-        return {"owed": state["owed"], "whole": state["owed"]}
+        return {"owed": memory["owed"], "whole": memory["owed"]}
 
-    def settle(self, state: State, delivered: bool) -> State:
+    def settle(self, memory: State, delivered: bool) -> State:
         """Return the codec's error after a delivery, or the whole update after a loss."""
-        return {"owed": state["owed" if delivered else "whole"]}
+        return {"owed": memory["owed" if delivered else "whole"]}

@@ -20,14 +20,14 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Payload
 from gossamer.core.wire import expect
-from gossamer.parts.codecs.block_scaled import BlockScaled
+from gossamer.parts.codecs.block_scaled import BlockScaled, rounded
 
 Rounding = Literal["stochastic", "nearest"]
 
 
 @dataclass(frozen=True)
-class Int8(BlockScaled):
-    """Sends one byte per entry, and one scale per block.
+class Integers(BlockScaled):
+    """Base of codecs that send an integer of a few bits per entry, and one scale per block.
 
     Args:
         rounding: stochastic (unbiased) or nearest
@@ -49,18 +49,32 @@ class Int8(BlockScaled):
         return self.rounding == "stochastic"
 
     @property
-    def top(self) -> int:
-        """The largest level."""
-        return 127
-
-    @property
     def length(self) -> int | None:
         """The number of entries per block."""
         return self.block
 
+    def scales(self, rows: Tensor) -> Tensor:
+        """Return the scale of each block: its largest magnitude."""
+        return rows.abs().amax(1)
+
     def rounded(self, exact: Tensor, key: Key) -> Tensor:
         """Return whole numbers near ``exact``: the nearest, or unbiased random ones."""
-        return exact.round() if self.rounding == "nearest" else super().rounded(exact, fold(key, "integers"))
+        return exact.round() if self.rounding == "nearest" else rounded(exact, fold(key, "integers"))
+
+
+@dataclass(frozen=True)
+class Int8(Integers):
+    """Sends one byte per entry, and one scale per block.
+
+    Args:
+        rounding: stochastic (unbiased) or nearest
+        block: the number of entries with one scale; none is the whole vector
+    """
+
+    @property
+    def top(self) -> int:
+        """The largest level."""
+        return 127
 
     def pack(self, levels: Tensor) -> Payload:
         """Return one signed byte per level."""
@@ -72,7 +86,7 @@ class Int8(BlockScaled):
 
 
 @dataclass(frozen=True)
-class Int4(Int8):
+class Int4(Integers):
     """Sends half a byte per entry, and one scale per block.
 
     Args:

@@ -25,18 +25,19 @@ masks that were chosen.
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gossamer.core.bits import codes, expect_codes
-from gossamer.core.codec import IntegerSums, Replayable, SideInformation
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
-from gossamer.core.random import Key, fold, signed, uniform, words
-from gossamer.core.types import Layout, Params, Payload
+from gossamer.core.random import fold, signed, uniform, words
+from gossamer.core.secure import SumSegment
+from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs.dense import Dense
 
@@ -46,7 +47,7 @@ LEAST = 2.0**-24  # the smallest probability of a mask entry
 
 
 @dataclass(frozen=True)
-class KLMS(SideInformation, IntegerSums, Replayable):
+class KLMS(Codec):
     """Sends the numbers of importance-sampled masks, given the scores that the server has sent.
 
     See https://arxiv.org/abs/2306.12625. Without side information, the probabilities of the server are 1/2.
@@ -85,41 +86,33 @@ class KLMS(SideInformation, IntegerSums, Replayable):
         """Return nothing: only the choice of the candidates depends on the device, not the decoded mask."""
         return ""
 
-    def sum_limit(self, layout: Layout) -> int:
-        """Return 1: the decoded vector is a mask."""
-        return 1
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the limit 1: the decoded vector is a mask."""
+        return (SumSegment(layout.size, 1),)
 
-    def with_side_information(self, start: Params) -> "KLMS":
-        """Return the codec with the scores that both sides know."""
-        return BoundKLMS(self.bits, self.rate, self.longest, start=start)
-
-    def prior(self, layout: Layout, device: torch.device) -> Tensor:
-        """Return the threshold of each weight: the number of 16-bit numbers that draw a 1."""
-        return torch.full((layout.size,), GRID // 2, dtype=torch.int64, device=device)
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the number of the chosen candidate of each block, and the length of a block."""
-        thresholds = self.prior(layout, x.device)
+        thresholds = _prior(ctx, x.device)
         gains, divergence = _gains(finite(x, "scores"), thresholds)
         length = self._length(divergence)
-        drawn, blocks = words(fold(key, "candidates"), layout.size, device=x.device), -(-len(x) // length)
+        drawn, blocks = words(fold(ctx.key, "candidates"), ctx.layout.size, device=x.device), -(-len(x) // length)
         numbers = torch.arange(2**self.bits, device=x.device)
         logs = torch.stack([_summed(_mask(drawn, number, thresholds), gains, length) for number in numbers])
         ends = (logs - logs.amax(0)).exp().cumsum(0)
-        point = uniform(fold(key, "choice"), blocks, dtype=torch.float64, device=x.device) * ends[-1]
+        point = uniform(fold(ctx.key, "choice"), blocks, dtype=torch.float64, device=x.device) * ends[-1]
         chosen = (ends <= point).sum(0).clamp(max=2**self.bits - 1)
         block = torch.tensor([length], dtype=torch.int32, device=x.device)
         return {"numbers": codes(chosen, self.bits), "block": block}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the chosen masks as zeros and ones."""
         length = int(expect(payload, "block", torch.int32, 1))
         if not 1 <= length <= self.longest:
             raise PayloadError(f"'block' must be from 1 to {self.longest}, got {length}")
-        chosen = expect_codes(payload, "numbers", self.bits, -(-layout.size // length)).long()
-        drawn = words(fold(key, "candidates"), layout.size, device=chosen.device)
-        each = chosen.repeat_interleave(length)[: layout.size]
-        return _mask(drawn, each, self.prior(layout, chosen.device)).to(layout.dtype)
+        chosen = expect_codes(payload, "numbers", self.bits, -(-ctx.layout.size // length)).long()
+        drawn = words(fold(ctx.key, "candidates"), ctx.layout.size, device=chosen.device)
+        each = chosen.repeat_interleave(length)[: ctx.layout.size]
+        return _mask(drawn, each, _prior(ctx, chosen.device)).to(ctx.layout.dtype)
 
     def _length(self, divergence: Tensor) -> int:
         """Return the length of a block, given the divergence of each weight in bits."""
@@ -127,16 +120,11 @@ class KLMS(SideInformation, IntegerSums, Replayable):
         return max(1, min(self.longest, int(self.rate * self.bits / max(mean, 1e-9))))
 
 
-@dataclass(frozen=True, eq=False)
-class BoundKLMS(KLMS):
-    """``KLMS`` with the scores that both sides know."""
-
-    start: Params = field(kw_only=True, repr=False)
-
-    def prior(self, layout: Layout, device: torch.device) -> Tensor:
-        """Return the thresholds of the scores."""
-        scores = layout.flatten(self.start).to(device)
-        return torch.searchsorted(_logits(device), scores.to(torch.float64)).clamp(1, GRID - 1)
+def _prior(ctx: Coding, device: torch.device) -> Tensor:
+    """Return the threshold of each weight: the number of 16-bit numbers that draw a 1."""
+    if ctx.start is None:
+        return torch.full((ctx.layout.size,), GRID // 2, dtype=torch.int64, device=device)
+    return torch.searchsorted(_logits(device), ctx.start.to(device, torch.float64)).clamp(1, GRID - 1)
 
 
 def _gains(scores: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,10 +19,11 @@ from typing import Literal
 from torch import Tensor
 
 from gossamer.core.bits import bits, expect_bits, numbers, plus_minus
-from gossamer.core.codec import IntegerSums
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import require, wrong
-from gossamer.core.random import Key, fold
+from gossamer.core.random import fold
 from gossamer.core.random.noise import draw
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
 
@@ -33,7 +34,7 @@ ETAS: dict[Noise, float] = {"gauss": math.sqrt(math.pi / 2), "uniform": 1.0}
 
 
 @dataclass(frozen=True)
-class NoisySign(IntegerSums):
+class NoisySign(Codec):
     """Sends the sign of each entry after noise is added.
 
     See https://arxiv.org/abs/2302.02589.
@@ -52,24 +53,24 @@ class NoisySign(IntegerSums):
             (self.noise in ETAS, wrong(self, "noise", "must be gauss or uniform")),
         )
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return one bit per entry, 1 for plus."""
-        noise = draw(self.noise, self.sigma, fold(key, "noisy-sign"), layout.size, device=x.device)
-        return {"bits": bits(finite(x, "change") + noise.to(layout.dtype) >= 0)}
+        noise = draw(self.noise, self.sigma, fold(ctx.key, "noisy-sign"), ctx.layout.size, device=x.device)
+        return {"bits": bits(finite(x, "change") + noise.to(ctx.layout.dtype) >= 0)}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return plus or minus eta sigma."""
-        signs = plus_minus(expect_bits(payload, "bits", layout.size), layout.dtype)
+        signs = plus_minus(expect_bits(payload, "bits", ctx.layout.size), ctx.layout.dtype)
         return signs.mul_(ETAS[self.noise] * self.sigma)
 
-    def sum_limit(self, layout: Layout) -> int:
-        """Return 1: a bit per entry."""
-        return 1
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the limit 1: a bit per entry."""
+        return (SumSegment(layout.size, 1),)
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return 1 for plus and 0 for minus."""
-        return numbers(expect_bits(payload, "bits", layout.size), layout.dtype)
+        return numbers(expect_bits(payload, "bits", ctx.layout.size), ctx.layout.dtype)
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the mean of the signs, times eta sigma."""
         return (mean * 2 - 1) * (ETAS[self.noise] * self.sigma)

@@ -32,7 +32,7 @@ from gossamer.core.exact import norm
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Payload, true_at
 from gossamer.core.wire import expect, finite
-from gossamer.parts.codecs.block_scaled import BlockScaled
+from gossamer.parts.codecs.block_scaled import BlockScaled, rounded
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class QSGD(BlockScaled):
 
     def scales(self, rows: Tensor) -> Tensor:
         """Return the norm of each bucket."""
-        most = super().scales(rows)
+        most = rows.abs().amax(1)
         # Rounding can make the Euclidean norm slightly smaller than the largest entry.
         return most if self.norm == "max" else finite(torch.maximum(norm(rows), most), "norm of the change")
 
     def rounded(self, exact: Tensor, key: Key) -> Tensor:
         """Return random whole numbers near ``exact``."""
-        return super().rounded(exact, fold(key, "qsgd"))
+        return rounded(exact, fold(key, "qsgd"))
 
     def pack(self, levels: Tensor) -> Payload:
         """Return the levels in Elias code, or with a fixed width where that is shorter."""

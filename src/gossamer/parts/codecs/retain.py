@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec, Kept
+from gossamer.core.codec import Codec, Coding, Kept
 from gossamer.core.errors import require, wrong
-from gossamer.core.random import Key
-from gossamer.core.types import Layout, Params, Payload, State
+from gossamer.core.types import Layout, Payload, State
 from gossamer.parts.codecs.names import fits
 from gossamer.parts.codecs.wrapper import CodecWrapper, refuse_private
 
@@ -21,39 +20,20 @@ STATISTICS = ("*running_mean", "*running_var")
 """Running statistics. Their changes are relative to the current model, so two of them must not be added."""
 
 
-@dataclass(frozen=True)
-class LostChange:
-    """The client state of retransmission.
+def nothing_lost(layout: Layout) -> State:
+    """Return the client state of retransmission: the lost update, as tensors of the model."""
+    return {"lost": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
 
-    ``lost`` holds the lost update as tensors of the model. Until ``settle``, ``sent`` holds what was just sent.
 
-    Args:
-        accumulate: keep updates that were lost more than once
-    """
+def lost_after(memory: State, delivered: bool) -> State:
+    """Return the state without a lost update, or with the one that was just sent, ``sent``."""
+    return {"lost": memory["lost" if delivered else "sent"]} if "sent" in memory else memory
 
-    accumulate: bool = False
 
-    def empty(self, layout: Layout) -> State:
-        """Return the state without a lost update."""
-        return {"lost": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
-
-    def lost(self, state: State, x: Tensor, layout: Layout) -> Tensor:
-        """Return the lost update as a vector on the device of ``x``."""
-        return layout.flatten(state["lost"]).to(x.device)
-
-    def after(self, x: Tensor, whole: Tensor, layout: Layout) -> State:
-        """Return the state after sending ``whole``, the update ``x`` plus a lost update."""
-        kept = whole if self.accumulate else x
-        return {"lost": layout.unflatten(torch.zeros_like(x)), "sent": layout.unflatten(kept)}
-
-    def skipped_state(self, state: State) -> State:
-        """Return the state of entries that were not sent. Without ``accumulate``, their lost update is forgotten."""
-        kept = state["lost"] if self.accumulate else {name: torch.zeros_like(t) for name, t in state["lost"].items()}
-        return {"lost": kept, "sent": kept}
-
-    def settle(self, state: State, delivered: bool) -> State:
-        """Return the state without a lost update, or with the one that was just sent."""
-        return {"lost": state["lost" if delivered else "sent"]} if "sent" in state else state
+def lost_if_skipped(memory: State, accumulate: bool) -> State:
+    """Return the state of entries that were not sent. Without ``accumulate``, their lost update is forgotten."""
+    kept = memory["lost"] if accumulate else {name: torch.zeros_like(t) for name, t in memory["lost"].items()}
+    return {"lost": kept, "sent": kept}
 
 
 @dataclass(frozen=True)
@@ -77,14 +57,14 @@ class Retain(CodecWrapper):
         refuse_private(self)
 
     @property
-    def memory(self) -> LostChange:
-        """The operations on the client state."""
-        return LostChange(self.accumulate)
-
-    @property
     def retains(self) -> Kept:
         """All lost updates with ``accumulate``, else the last."""
         return "all" if self.accumulate else "last"
+
+    @property
+    def exact(self) -> bool:
+        """Delegate to the wrapped codec."""
+        return self.codec.exact
 
     @property
     def unbiased(self) -> bool:
@@ -93,22 +73,24 @@ class Retain(CodecWrapper):
 
     def init(self, layout: Layout) -> State:
         """Return the state without a lost update."""
-        return self.memory.empty(layout)
+        return nothing_lost(layout)
 
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        """Return the payload of the wrapped codec, as with an empty state."""
+        return self.codec.encode(x, ctx)
+
+    def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payload of the update plus the lost update, and the new state."""
-        whole = x + self.coefficient * self.memory.lost(state, x, layout)
-        after = self.memory.after(x, whole, layout)
-        return self.codec.encode(whole, layout, key), {**after, "sent": self._retained(after["sent"])}
+        whole = x + self.coefficient * ctx.layout.flatten(memory["lost"]).to(x.device)
+        sent = ctx.layout.unflatten(whole if self.accumulate else x)
+        left = {name for name in sent if any(fits(name, pattern) for pattern in self.leave)}
+        kept = {name: torch.zeros_like(tensor) if name in left else tensor for name, tensor in sent.items()}
+        return self.codec.encode(whole, ctx), {"lost": ctx.layout.unflatten(torch.zeros_like(x)), "sent": kept}
 
-    def _retained(self, sent: Params) -> Params:
-        excluded = {name for name in sent if any(fits(name, pattern) for pattern in self.leave)}
-        return {name: torch.zeros_like(tensor) if name in excluded else tensor for name, tensor in sent.items()}
-
-    def skipped_state(self, state: State) -> State:
+    def skipped(self, memory: State) -> State:
         """Return the state of entries that were not sent."""
-        return self.memory.skipped_state(state)
+        return lost_if_skipped(memory, self.accumulate)
 
-    def settle(self, state: State, delivered: bool) -> State:
+    def settle(self, memory: State, delivered: bool) -> State:
         """Return the state without a lost update, or with the one that was just sent."""
-        return self.memory.settle(state, delivered)
+        return lost_after(memory, delivered)

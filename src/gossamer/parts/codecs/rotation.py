@@ -31,10 +31,10 @@ from torch import Tensor
 
 from gossamer.core import entropy
 from gossamer.core.bits import codes, expect_codes, unbits
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.exact import FORMATS, root, shift, total, unit
 from gossamer.core.random import Key, fold, words
-from gossamer.core.types import Layout, Payload
+from gossamer.core.types import Payload
 from gossamer.core.wire import finite
 from gossamer.parts.codecs.hadamard import CACHED, hadamard_
 from gossamer.parts.codecs.scale import expect_scales
@@ -135,9 +135,9 @@ class Rotated(Codec):
     def fit(self, y: Tensor, c: Tensor) -> Tensor:
         """Return the scale of each row of ``y``, whose entries were rounded to the levels ``c``."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the packed indices of the levels, and a scale per segment."""
-        rotation = Rotation(layout.size, key)
+        rotation = Rotation(ctx.layout.size, ctx.key)
         y, exponent = unit(finite(x, "change"))
         rounded = [self._rounded(rows) for rows in rotation.cut(rotation.forward(y))]
         scales = shift(torch.cat([scale for _, scale in rounded]), exponent)
@@ -146,17 +146,17 @@ class Rotated(Codec):
         sent = entropy.shorter(packed, indices, len(self.levels())) if self.coded else packed
         return {**sent, "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return level times scale, rotated back."""
-        rotation = Rotation(layout.size, key)
-        found = self._indices(payload, layout.size)
-        scales, exponent = unit(expect_scales(payload, layout, rotation.segments))
-        y = scales.new_empty(layout.size)
+        rotation = Rotation(ctx.layout.size, ctx.key)
+        found = self._indices(payload, ctx.layout.size)
+        scales, exponent = unit(expect_scales(payload, ctx.layout, rotation.segments))
+        y = scales.new_empty(ctx.layout.size)
         pieces = rotation.cut(y)
         each = scales.split([len(rows) for rows in pieces])
         for rows, indices, scale in zip(pieces, rotation.cut(found), each, strict=True):
             torch.mul(self._values(indices, y), scale.view(-1, 1), out=rows)
-        limit = torch.finfo(layout.dtype).max
+        limit = torch.finfo(ctx.layout.dtype).max
         return rotation.inverse_(y).mul_(shift(y.new_ones(1), exponent)).clamp_(-limit, limit)
 
     def _rounded(self, rows: Tensor) -> tuple[Tensor, Tensor]:

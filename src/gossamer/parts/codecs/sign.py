@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import bits, expect_bits, numbers, plus_minus
-from gossamer.core.codec import IntegerSums
+from gossamer.core.codec import Codec, Coding, checked
 from gossamer.core.errors import require, wrong
 from gossamer.core.exact import norm
-from gossamer.core.random import Key, fold, uniform
+from gossamer.core.random import fold, uniform
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
 from gossamer.parts.codecs.scale import expect_scale, largest, ratio
 
 
 @dataclass(frozen=True)
-class StochasticSign(IntegerSums):
+class StochasticSign(Codec):
     """Sends a random sign per entry, and one scale.
 
     See https://arxiv.org/abs/1905.12938.
@@ -44,38 +45,38 @@ class StochasticSign(IntegerSums):
         """Whether no entry is clipped."""
         return isinstance(self.scale, str)
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return one bit per entry, 1 for plus, and the scale unless it is a constant."""
         scale = self._scale(finite(x, "change"))
-        noise = uniform(fold(key, "sign"), layout.size, dtype=layout.dtype, device=x.device) * 2 - 1
+        noise = uniform(fold(ctx.key, "sign"), ctx.layout.size, dtype=ctx.layout.dtype, device=x.device) * 2 - 1
         packed = {"bits": bits(noise < ratio(x, scale))}
         return {**packed, "scale": scale} if isinstance(self.scale, str) else packed
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return plus or minus the scale."""
-        positive = expect_bits(payload, "bits", layout.size)
+        positive = expect_bits(payload, "bits", ctx.layout.size)
         if isinstance(self.scale, str):
-            scale = expect_scale(payload, layout)
+            scale = expect_scale(payload, ctx.layout)
         else:
-            scale = torch.full((1,), self.scale, dtype=layout.dtype, device=positive.device)
-        return plus_minus(positive, layout.dtype).mul_(scale)
+            scale = torch.full((1,), self.scale, dtype=ctx.layout.dtype, device=positive.device)
+        return plus_minus(positive, ctx.layout.dtype).mul_(scale)
 
-    def sum_limit(self, layout: Layout) -> int:
-        """Return 1 with a fixed scale: a bit per entry."""
-        return 0 if isinstance(self.scale, str) else 1
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the limit 1 with a fixed scale: a bit per entry."""
+        return () if isinstance(self.scale, str) else (SumSegment(layout.size, 1),)
 
     def unsummable(self) -> str:
         """Return that every client measures a scale of its own, if so."""
         own = f"StochasticSign(scale={self.scale!r}) measures a scale at each client: use a number, such as 0.1"
         return own if isinstance(self.scale, str) else ""
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return 1 for plus and 0 for minus, or the decoded vector without a fixed scale."""
         if isinstance(self.scale, str):
-            return super().to_sum(payload, layout, key)
-        return numbers(expect_bits(payload, "bits", layout.size), layout.dtype)
+            return checked(self.decode(payload, ctx), ctx.layout)
+        return numbers(expect_bits(payload, "bits", ctx.layout.size), ctx.layout.dtype)
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the mean of the signs, times a fixed scale."""
         return mean if isinstance(self.scale, str) else (mean * 2 - 1) * self.scale
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import require, wrong
 from gossamer.core.indices import marked, spread
-from gossamer.core.random import Key, fold, uniform
-from gossamer.core.types import Layout, Payload
+from gossamer.core.random import fold, uniform
+from gossamer.core.types import Payload
 from gossamer.core.wire import expect, finite
 
 GRID = 2**24  # uniform noise is a multiple of 1 / GRID
@@ -44,20 +44,20 @@ class Subsample(Codec):
         """Whether entries are rescaled."""
         return self.rescale
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the selected entries, in order."""
-        values = finite(x, "change")[self._mask(layout, key, x.device)]
+        values = finite(x, "change")[self._mask(ctx, x.device)]
         factor = values.new_full((1,), 1 / self._chance if self.rescale else 1)
         return {"values": finite(values * factor, "rescaled change")}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the values at the indices that the key selects, and zeros elsewhere."""
-        mask = self._mask(layout, key, payload.get("values", torch.empty(0)).device)
-        return spread(finite(expect(payload, "values", layout.dtype, marked(mask)), "values"), mask)
+        mask = self._mask(ctx, payload.get("values", torch.empty(0)).device)
+        return spread(finite(expect(payload, "values", ctx.layout.dtype, marked(mask)), "values"), mask)
 
     @property
     def _chance(self) -> float:
         return math.ceil(self.share * GRID) / GRID
 
-    def _mask(self, layout: Layout, key: Key, device: torch.device) -> Tensor:
-        return uniform(fold(key, "subsample"), layout.size, device=device) < self._chance
+    def _mask(self, ctx: Coding, device: torch.device) -> Tensor:
+        return uniform(fold(ctx.key, "subsample"), ctx.layout.size, device=device) < self._chance

@@ -13,16 +13,17 @@ from torch import Tensor
 
 from gossamer.core import entropy
 from gossamer.core.bits import TRITS, expect_trits, trits
-from gossamer.core.codec import IntegerSums
+from gossamer.core.codec import Codec, Coding, checked
 from gossamer.core.errors import require, wrong
-from gossamer.core.random import Key, fold, uniform
+from gossamer.core.random import fold, uniform
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
 from gossamer.parts.codecs.scale import expect_scale, largest, ratio
 
 
 @dataclass(frozen=True)
-class Ternary(IntegerSums):
+class Ternary(Codec):
     """Sends one of three values per entry, at most 1.6 bits, and one scale.
 
     TernGrad, https://arxiv.org/abs/1705.07878.
@@ -49,37 +50,37 @@ class Ternary(IntegerSums):
         """Whether no entry is clipped."""
         return self.scale is None
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return one trit per entry, and the scale unless it is a constant."""
         scale = largest(finite(x, "change")) if self.scale is None else finite(x, "change").new_full((1,), self.scale)
-        noise = uniform(fold(key, "ternary"), layout.size, dtype=layout.dtype, device=x.device)
+        noise = uniform(fold(ctx.key, "ternary"), ctx.layout.size, dtype=ctx.layout.dtype, device=x.device)
         part = ratio(x, scale)
         signs = (noise < part).to(torch.int8) - (noise < -part).to(torch.int8)
         packed = {"trits": trits(signs)}
         sent = entropy.shorter(packed, signs % 3, 3) if self.coded else packed
         return {**sent, "scale": scale} if self.scale is None else sent
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return trit times scale."""
-        signs = self._signs(payload, layout.size).to(layout.dtype)
-        return signs * (expect_scale(payload, layout) if self.scale is None else self.scale)
+        signs = self._signs(payload, ctx.layout.size).to(ctx.layout.dtype)
+        return signs * (expect_scale(payload, ctx.layout) if self.scale is None else self.scale)
 
-    def sum_limit(self, layout: Layout) -> int:
-        """Return 2 with a fixed scale: the trits plus 1."""
-        return 0 if self.scale is None else 2
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the limit 2 with a fixed scale: the trits plus 1."""
+        return () if self.scale is None else (SumSegment(layout.size, 2),)
 
     def unsummable(self) -> str:
         """Return that every client measures a scale of its own, if so."""
         own = "Ternary() measures a scale at each client: use a fixed one, such as Ternary(scale=0.1)"
         return own if self.scale is None else ""
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the trits plus 1, or the decoded vector without a fixed scale."""
         if self.scale is None:
-            return super().to_sum(payload, layout, key)
-        return self._signs(payload, layout.size).to(layout.dtype) + 1
+            return checked(self.decode(payload, ctx), ctx.layout)
+        return self._signs(payload, ctx.layout.size).to(ctx.layout.dtype) + 1
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the mean of the trits, times a fixed scale."""
         return mean if self.scale is None else (mean - 1) * self.scale
 

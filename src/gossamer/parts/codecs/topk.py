@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from gossamer.core import indices
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import PayloadError, require, wrong
-from gossamer.core.random import Key
-from gossamer.core.types import Layout, Payload, true_at
+from gossamer.core.types import Payload, true_at
 from gossamer.core.wire import expect, finite
 
 
@@ -40,18 +39,18 @@ class TopK(Codec):
         # With the decimal fraction: 0.07 * 100 is 7.000000000000001, which would be rounded up to 8.
         return math.ceil(Fraction(str(self.share)) * count)
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the largest entries, in index order, and their indices."""
         mask = top(finite(x, "change").abs(), self.kept(len(x)))
         return {"values": x[mask], **indices.pack(mask)}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the values at their indices, and zeros elsewhere."""
-        mask = indices.unpack(payload, layout.size)
-        kept = self.kept(layout.size)
+        mask = indices.unpack(payload, ctx.layout.size)
+        kept = self.kept(ctx.layout.size)
         if indices.marked(mask) != kept:
             raise PayloadError(f"expected indices of {kept:,} entries, got {indices.marked(mask):,}")
-        return indices.spread(finite(expect(payload, "values", layout.dtype, kept), "values"), mask)
+        return indices.spread(finite(expect(payload, "values", ctx.layout.dtype, kept), "values"), mask)
 
 
 def top(sizes: Tensor, k: int) -> Tensor:

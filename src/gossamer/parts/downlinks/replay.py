@@ -5,10 +5,10 @@ they arrived. Each has three varints, the length as a varint, and a piece of the
 shorter as new values are left out (``Codec.replayed``). The client reconstructs the arrivals, and calls ``begin``,
 ``fold`` and ``finish`` of its own copy of the server. All random numbers follow from the keys of the round.
 
-Where the codec's vectors are whole numbers (``IntegerSums``) and the server needs only their sum, with equal weights
-(``Server.unsummable``), the step may be the sum instead: the number of arrivals, 0 in place of the number of samples,
-and the sum as the only payload (``gossamer.parts.downlinks.sums``). The client calls ``fold_sum``. Sums of whole
-numbers are exact, so the model is the same.
+Where the codec's vectors are whole numbers (``Codec.sum_segments``) and the server needs only their sum, with equal
+weights (``Server.unsummable``), the step may be the sum instead: the number of arrivals, 0 in place of the number of
+samples, and the sum as the only payload (``gossamer.parts.downlinks.sums``). The client calls ``fold_sum``. Sums of
+whole numbers are exact, so the model is the same.
 
 Where the codec's vectors are any numbers, but short, as the scalars of zeroth-order methods, the step may be the
 server's sum of them (``Server.total``): the sum as it is, and the sum of the weights. The client continues the
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import tree, wire
-from gossamer.core.codec import replay_of, sum_limit, sums_of
+from gossamer.core.bound import received
 from gossamer.core.errors import PayloadError, listed, require
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.jobs import moved, round_key, round_purpose
@@ -104,13 +104,13 @@ class Replay(Steps):
         self.exchange, self.layout, self.listing = exchange, layout, listing
         self.summing, self.relaying = summing, relaying
         self.replayed = exchange.server.replayed_state
-        self.limit = sum_limit(exchange.codec, layout)
-        self.size = sums_of(exchange.codec).sum_size(layout)
+        self.limit = max((segment.limit for segment in exchange.codec.sum_segments(layout)), default=0)
+        self.size = exchange.codec.sum_size(layout)
 
     @classmethod
     def of(cls, exchange: "BoundExchange", sums_only: bool = False) -> "Replay":
         """Return the steps of an exchange. Refuse parts whose results clients cannot repeat bit for bit."""
-        server, codec, outline = exchange.server, replay_of(exchange.codec), exchange.outline
+        server, codec, outline = exchange.server, exchange.codec, exchange.outline
         sections = [section.name for part in (server, exchange.solver) for section in part.sections]
         sections = [name for name in sections if name not in server.replayed_state]
         lossy = (
@@ -141,7 +141,7 @@ class Replay(Steps):
         if not whole:
             require((not sums_only, "Delta(sums_only=True) needs clients that hold the whole model: use Full()"))
             return cls(exchange, layout)
-        problem, short = _unsummed(exchange, layout), sums_of(exchange.codec).sum_size(layout) < layout.size
+        problem, short = _unsummed(exchange, layout), exchange.codec.sum_size(layout) < layout.size
         relaying = server.sums_codes and exchange.codec.common and short
         require((not (sums_only and problem and not relaying), f"Delta(sums_only=True) cannot send sums: {problem}"))
         return cls(exchange, layout, not problem, relaying and bool(problem), not sums_only)
@@ -152,7 +152,7 @@ class Replay(Steps):
 
     def note(self, notes: Notes, arrival: Arrival, room: int) -> Notes:
         """Add an arrival to the list and to the sum."""
-        payload, _ = replay_of(self.exchange.codec).replayed(arrival.payload, arrival.layout)
+        payload, _ = self.exchange.codec.replayed(arrival.payload, arrival.layout)
         notes.count += 1
         if self.listing and len(notes.listed) <= room:
             notes.listed += Note(arrival.client, int(arrival.samples), payload).data()
@@ -226,7 +226,8 @@ class Replay(Steps):
         key = self.exchange.key(round_key(self.exchange.context.network.key, version))
         up = self.exchange.codec_key(Clock(version, version + 1, client), key)
         part, layout = self._part(Clock(version, version + 1, client), key)
-        arrival = self.exchange.arrival(client, part, layout, samples, payload, up, part.take(start))
+        ctx = received(layout, up, part, start)
+        arrival = self.exchange.arrival(client, part, ctx, samples, payload)
         return replace(arrival, model=start)
 
     def _part(self, clock: Clock, key: Key) -> tuple[Part, Layout]:
@@ -247,7 +248,7 @@ def _torn(server: Server, layout: Layout) -> Iterator[tuple[bool, str]]:
 
 def _unsummed(exchange: "BoundExchange", layout: Layout) -> str:
     """Return why a sum does not determine the next model; empty if it does."""
-    server, limit = exchange.server, sum_limit(exchange.codec, layout)
+    server, limit = exchange.server, max((each.limit for each in exchange.codec.sum_segments(layout)), default=0)
     if not limit:
         return (
             "uploads are not whole numbers: use fedmrn or fedmrns with common noise (--common-noise --alpha 0.1 "

@@ -46,7 +46,6 @@ import numpy as np
 import torch
 
 from gossamer.core import tree
-from gossamer.core.codec import memory_of
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, Download
 from gossamer.core.random import Key, fold
@@ -185,7 +184,7 @@ class ModelRotation(Server):
                 "WidthSlice(order='static')",
             ),
             (
-                not memory_of(exchange.codec).init(layout),
+                not exchange.codec.init(layout),
                 "ModelRotation needs a codec without client state, as clients train each other's models, "
                 f"got {exchange.codec}",
             ),

@@ -1,6 +1,6 @@
 """Servers that add encoded updates, and decode their sum once.
 
-This needs codes that can be averaged (``Summing``), such as the signs of random measurements, or scalars along random
+This needs codes that can be averaged (``Codec.to_sum``), such as the signs of random measurements, or scalars along random
 directions. All clients of a round then use the same random key (``common``), or directions that do not change.
 
     SumThenDecode    the mean of the codes is decoded, and moves the model as in ``Mean``
@@ -57,7 +57,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import exact, tree
-from gossamer.core.codec import Summing, carry_codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context, Download, Section
 from gossamer.core.random import Key
@@ -194,7 +194,7 @@ class Hiso(CodeMean):
     def bind(self, context: Context) -> Self:
         """Return the server with the solver and the names of the tensors. It needs scalars of scaled directions."""
         codec, solver = context.exchange.codec.bind(context), context.exchange.solver
-        if not (isinstance(solver, ScaledZerothOrder) and carry_codec(codec)):
+        if not (isinstance(solver, ScaledZerothOrder) and codec.takes_carry(solver)):
             raise ConfigError("Hiso needs scalars of scaled directions: use ScaledZerothOrder() with Seeds(count)")
         alike = solver.perturbations == 1 and solver.directions == "rademacher"
         require((not (alike and self.smoothing), ALIKE))
@@ -260,7 +260,7 @@ class SeedModel:
         first: the initial model
     """
 
-    def __init__(self, codec: Summing, first: Params) -> None:
+    def __init__(self, codec: Codec, first: Params) -> None:
         self.codec, self.first, self.layout = codec, first, Layout.of(first)
         self.size = codec.sum_size(self.layout)
         self._last: tuple[Tensor, Params] | None = None
@@ -268,7 +268,7 @@ class SeedModel:
     def at(self, sums: Tensor) -> Params:
         """Return the model for some sums."""
         if self._last is None or not torch.equal(self._last[0], sums):
-            change = self.layout.unflatten(self.codec.from_sum(sums, self.layout, Key(0, 0)))
+            change = self.layout.unflatten(self.codec.from_sum(sums, Coding(self.layout, Key(0, 0))))
             self._last = sums.clone(), {name: self.first[name] + change[name] for name in self.first}
         return dict(self._last[1])
 
@@ -304,7 +304,7 @@ class SeedSums(WeightedMean):
         """Return the server with the initial model. It needs the scalars of directions that do not change."""
         codec, solver = context.exchange.codec.bind(context), context.exchange.solver
         fixed = isinstance(solver, ForwardSolver) and solver.fixed
-        if not (fixed and carry_codec(codec) and isinstance(codec, Summing)):
+        if not (fixed and codec.takes_carry(solver)):
             raise ConfigError("SeedSums needs the scalars of fixed directions: use KSeed() with Seeds(candidates)")
         return super().bind(context).filled(model=SeedModel(codec, context.network.initial()))
 

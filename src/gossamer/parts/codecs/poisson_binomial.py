@@ -13,7 +13,7 @@ The rotation makes entries almost Gaussian with standard deviation ``clip / sqrt
 ``spread`` of them. Entries are interleaved before the rotation (``gossamer.parts.codecs.sensing.interleave``), so that
 all blocks of it have almost the same norm.
 
-The guarantee (``poisson_binomial_renyi``) is about that of Gaussian noise with the noise multiplier
+The guarantee (``renyi``) is about that of Gaussian noise with the noise multiplier
 
     z = sqrt(n / trials) spread / (2 theta sqrt(d))
 
@@ -24,39 +24,38 @@ parameters needs a small theta: ``theta = spread / (2 z sqrt(d))`` for local pri
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gossamer.core.bits import bits, codes, expect_bits, expect_codes, numbers
-from gossamer.core.codec import IntegerSums, OwnDraws
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart, SharedNoise
+from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import Key, fold
 from gossamer.core.random.private import words_of
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.private.bound import (
+from gossamer.parts.codecs.private import (
     check_outermost,
+    clipped,
     entries,
     helped,
     honest,
-    is_secure,
     least_cohort,
     remaining,
     shares,
     with_zeros,
 )
-from gossamer.parts.codecs.private.poisson_binomial_renyi import divergence
-from gossamer.parts.codecs.private.rounding import clipped
+from gossamer.parts.codecs.renyi import poisson_binomial
 from gossamer.parts.codecs.rotation import BLOCK, Rotation
 from gossamer.parts.codecs.sensing.interleave import Deal
 
 
 @dataclass(frozen=True)
-class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
+class PoissonBinomial(Codec):
     """Sends random bits whose probabilities follow the rotated update, with differential privacy.
 
     See https://arxiv.org/abs/2207.09916.
@@ -76,6 +75,12 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     spread: float = 4.0
     dropouts: float = 0.0
     colluding: float = 0.0
+    size: int = field(default=0, init=False, repr=False, compare=False)
+    """The number of entries of the model; 0 before it is known."""
+    secure: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether the server sees only sums."""
+    secure_noise: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether bits come from the operating system, as all that protects anybody does, or from the key."""
 
     def __post_init__(self) -> None:
         require(
@@ -89,66 +94,64 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     @property
     def exact(self) -> bool:
         """Whether the bits follow from the key."""
-        return not self._secure()
+        return not self.secure_noise
 
     @property
     def common(self) -> bool:
         """True: all clients of a round use the same rotation."""
         return True
 
-    def bind(self, context: Context) -> "BoundPoissonBinomial":
+    def bind(self, context: Context) -> "PoissonBinomial":
         """Learn the number of entries, and whether the server sees only sums."""
         check_outermost(self, context)
-        here = context.network.secure_noise
-        return self._with(size=entries(context), secure=is_secure(context), secure_noise=here)
+        secure, here = context.exchange.secure is not None, context.network.secure_noise
+        return self.filled(size=entries(context), secure=secure, secure_noise=here)
 
-    def of_client(self, client: int) -> "BoundPoissonBinomial":
-        """Return the codec with the draws of a client."""
-        return self._with(client=client)
+    @property
+    def private(self) -> bool:
+        """True: bits are random."""
+        return True
 
-    def _with(self, **known: Any) -> "BoundPoissonBinomial":
-        return BoundPoissonBinomial(**{**vars(self), **known})
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the number of ones of each entry: one bit, or a code."""
-        y = self._forward(clipped(finite(x, "change"), self.clip), key)
-        chance = (y * (1 / self._range(layout))).clamp_(-1, 1) * self.theta + 0.5
-        ones = sum(self._flips(chance, fold(self._own(key), "trial", trial)) for trial in range(self.trials))
+        y = self._rotated(clipped(finite(x, "change"), self.clip), ctx)
+        chance = (y * (1 / self._range(ctx.layout))).clamp_(-1, 1) * self.theta + 0.5
+        ones = sum(self._flips(chance, fold(ctx.own, "trial", trial)) for trial in range(self.trials))
         assert isinstance(ones, Tensor)
         return {"bits": bits(ones > 0)} if self.trials == 1 else {"codes": codes(ones, self._width)}
 
     def _flips(self, chance: Tensor, key: Key) -> Tensor:
         """Return ones with these probabilities, and zeros, as uint8."""
-        drawn = words_of(key, len(chance), self._secure(), device=chance.device)
+        drawn = words_of(key, len(chance), self.secure_noise, device=chance.device)
         uniform = (drawn >> 11 & (1 << 53) - 1).double() * 0.5**53
         return (uniform < chance).view(torch.uint8)
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the unbiased estimate of the clipped update."""
-        return self.from_sum(self.to_sum(payload, layout, key), layout, key)
+        return self.from_sum(self.to_sum(payload, ctx), ctx)
 
     def sum_size(self, layout: Layout) -> int:
         """Return the number of entries, plus at most one per block of padding before the rotation."""
         blocks = max(1, -(-layout.size // BLOCK))
         return -(-layout.size // blocks) * blocks
 
-    def sum_limit(self, layout: Layout) -> int:
-        """Return the number of bits per entry."""
-        return self.trials
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the number of bits per entry as the limit."""
+        return (SumSegment(self.sum_size(layout), self.trials),)
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the number of ones of each entry."""
         if self.trials == 1:
-            return numbers(expect_bits(payload, "bits", self.sum_size(layout)), layout.dtype)
-        ones = expect_codes(payload, "codes", self._width, self.sum_size(layout))
+            return numbers(expect_bits(payload, "bits", self.sum_size(ctx.layout)), ctx.layout.dtype)
+        ones = expect_codes(payload, "codes", self._width, self.sum_size(ctx.layout))
         if bool((ones > self.trials).any()):
             raise PayloadError(f"'codes' has a number above {self.trials}, the number of bits per entry")
-        return ones.to(layout.dtype)
+        return ones.to(ctx.layout.dtype)
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the unbiased estimate of the mean update."""
-        y = (mean.double() * (1 / self.trials) - 0.5) * (self._range(layout) / self.theta)
-        return self._inverse(y, layout, key).to(layout.dtype)
+        y = (mean.double() * (1 / self.trials) - 0.5) * (self._range(ctx.layout) / self.theta)
+        return self._rotated_back(y, ctx).to(ctx.layout.dtype)
 
     @property
     def _width(self) -> int:
@@ -156,57 +159,18 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
 
     def _range(self, layout: Layout) -> float:
         """Return c."""
-        return self.clip * self.spread / math.sqrt(max(1, self._size(layout)))
+        return self.clip * self.spread / math.sqrt(max(1, self.size or layout.size))
 
-    def _forward(self, x: Tensor, key: Key) -> Tensor:
-        deal = self._deal(len(x), key, x.device)
-        return Rotation(deal.each * deal.blocks, key).forward(deal.out(x).t().reshape(-1))
+    def _rotated(self, x: Tensor, ctx: Coding) -> Tensor:
+        deal = self._deal(ctx, x.device)
+        return Rotation(deal.each * deal.blocks, ctx.key).forward(deal.out(x).t().reshape(-1))
 
-    def _inverse(self, y: Tensor, layout: Layout, key: Key) -> Tensor:
-        deal = self._deal(layout.size, key, y.device)
-        return deal.back(Rotation(len(y), key).inverse_(y).view(deal.blocks, deal.each).t().contiguous())
+    def _rotated_back(self, y: Tensor, ctx: Coding) -> Tensor:
+        deal = self._deal(ctx, y.device)
+        return deal.back(Rotation(len(y), ctx.key).inverse_(y).view(deal.blocks, deal.each).t().contiguous())
 
-    def _deal(self, size: int, key: Key, device: torch.device) -> Deal:
-        return Deal.make(size, BLOCK, fold(key, "deal"), device)
-
-    def _size(self, layout: Layout) -> int:
-        return layout.size
-
-    def _own(self, key: Key) -> Key:
-        return key
-
-    def _secure(self) -> bool:
-        return False
-
-    def guarantee(self, participation: Participation) -> Guarantee:
-        """Return the guarantee. Only a bound codec has one, since it depends on the model's size."""
-        raise ConfigError("PoissonBinomial must be bound to a network before its guarantee is known")
-
-
-@dataclass(frozen=True)
-class BoundPoissonBinomial(PoissonBinomial, SharedNoise):
-    """``PoissonBinomial`` for one network, and at one client.
-
-    Args:
-        size: the number of entries of the model
-        secure: whether the server sees only sums
-        client: the client's number; none at the server
-        secure_noise: whether bits come from the operating system, as all that protects anybody does, or from the key
-    """
-
-    size: int = field(default=0, kw_only=True)
-    secure: bool = field(default=False, kw_only=True)
-    client: int | None = field(default=None, kw_only=True)
-    secure_noise: bool = field(default=False, kw_only=True)
-
-    def _size(self, layout: Layout) -> int:
-        return self.size or layout.size
-
-    def _own(self, key: Key) -> Key:
-        return key if self.client is None else fold(key, "client", self.client)
-
-    def _secure(self) -> bool:
-        return self.secure_noise
+    def _deal(self, ctx: Coding, device: torch.device) -> Deal:
+        return Deal.make(ctx.layout.size, BLOCK, fold(ctx.key, "deal"), device)
 
     def fewest(self, cohort: int) -> int:
         """Return the number of clients whose bits suffice, if a share of the cohort helps the server."""
@@ -221,13 +185,15 @@ class BoundPoissonBinomial(PoissonBinomial, SharedNoise):
         """Return the guarantee against the server: of each message, or of sums under secure aggregation."""
         from gossamer.parts.privacy.renyi import from_renyi  # imported here: it needs an optional package
 
+        if not self.size:
+            raise ConfigError("PoissonBinomial must be bound to a network before its guarantee is known")
         clients, seen = 1, "each message"
         if self.secure:
             asked = least_cohort(participation, "PoissonBinomial")
             clients = honest(asked, self.dropouts, self.colluding)
             seen = f"sums of {clients} or more honest clients, {helped(asked, self.colluding)}"
         return from_renyi(
-            lambda order: divergence(order, self.theta, clients, self.energy, self.trials),
+            lambda order: poisson_binomial(order, self.theta, clients, self.energy, self.trials),
             with_zeros(participation),
             f"Poisson binomial, random bits with probabilities 1/2 +- {self.theta:g}, {self.trials} per entry",
             f"everybody, also the server, which sees {seen}",
