@@ -17,8 +17,6 @@ from gossamer import (
     Codec,
     Dense,
     Full,
-    Layout,
-    Mean,
     Params,
     Part,
     Payload,

@@ -28,7 +28,6 @@ from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
 from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key, round_purpose
 from gossamer.core.method import Exchange
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
