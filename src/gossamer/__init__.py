@@ -96,13 +96,13 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.private import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.private import PrivateMean as PrivateMean
     from gossamer.parts.servers.private_tree import TreeMean as TreeMean
+    from gossamer.parts.servers.robust.krum import Krum as Krum
+    from gossamer.parts.servers.robust.krum import MultiKrum as MultiKrum
     from gossamer.parts.servers.robust.rules import Bucketing as Bucketing
     from gossamer.parts.servers.robust.rules import CenteredClipping as CenteredClipping
     from gossamer.parts.servers.robust.rules import Clip as Clip
     from gossamer.parts.servers.robust.rules import GeometricMedian as GeometricMedian
-    from gossamer.parts.servers.robust.rules import Krum as Krum
     from gossamer.parts.servers.robust.rules import Median as Median
-    from gossamer.parts.servers.robust.rules import MultiKrum as MultiKrum
     from gossamer.parts.servers.robust.rules import TrimmedMean as TrimmedMean
     from gossamer.parts.servers.robust.server import Robust as Robust
     from gossamer.parts.servers.sums import Hiso as Hiso

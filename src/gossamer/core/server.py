@@ -163,8 +163,8 @@ class Server(CheckedFields, ABC):
         With ``exact``, it must also give the same bits. This holds where no step rounds: the server decodes the sum
         once (``sums_codes``), or the decoded vectors are whole numbers too.
         """
-        name = type(self).__name__
-        return f"{name} needs every update, not only their sum: use Mean, SumThenDecode or a server optimizer"
+        others = "SumThenDecode" if exact else "Mean, SumThenDecode or a server optimizer"
+        return f"{type(self).__name__} needs every update, not only their sum: use {others}"
 
     def fold_sum(self, acc: Any, arrival: Arrival, total: Tensor, clients: int) -> Any:
         """Return the accumulator with the sum of several clients' vectors (``Codec.to_sum``). May modify ``acc``.

@@ -477,7 +477,7 @@ def test_wrong_settings_are_refused(make: Callable[[], Delta], problem: str) -> 
     [
         (fedmrn(alpha=0.05), "uploads are not whole numbers: use fedmrn or fedmrns with common noise"),
         (common(weights="samples"), "clients have different weights: use weights='uniform'"),
-        (common().with_parts(server=Mean("uniform")), "Mean needs every update: use SumThenDecode"),
+        (common().with_parts(server=Mean("uniform")), "Mean needs every update, not only their sum: use SumThenDecode"),
     ],
 )
 def test_uploads_that_do_not_add_up_are_refused_where_only_sums_may_be_sent(method: Method, problem: str) -> None:

@@ -161,7 +161,7 @@ def test_static_windows_are_the_first_channels() -> None:
 @settings(max_examples=30, deadline=None)
 @given(round_=st.integers(0, 100), share=st.floats(0.01, 0.9), seed=st.integers(0, 9))
 def test_rolling_windows_are_those_of_fedrolex(round_: int, share: float, seed: int) -> None:
-    view = dataclasses.replace(ROLLING, capacities=(share,))
+    view = ROLLING.filled(capacities=(share,))
     part = view.part(LIKE, Clock(round_, 200, 3), key(seed))
     for tensor, size in (("first.bias", 16), ("inner.bias", 12)):
         count = math.ceil(size * share)
@@ -174,7 +174,7 @@ ROLLING = fitted("rolling")
 
 @pytest.mark.parametrize("capacities", [(1 / 2,), (1 / 3,), (1 / 16,)])
 def test_after_n_rounds_of_rolling_every_channel_was_held_equally_often(capacities: tuple[float, ...]) -> None:
-    view = dataclasses.replace(ROLLING, capacities=capacities)
+    view = ROLLING.filled(capacities=capacities)
     for start in (0, 5):
         for tensor, size in (("first.bias", 16), ("inner.bias", 12)):
             seen: Counter[int] = Counter()

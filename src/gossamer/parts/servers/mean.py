@@ -197,8 +197,7 @@ class WeightedMean(Server):
 
     def unequal(self) -> str:
         """Return that a sum of updates needs equal weights, if clients have others."""
-        differs = f"{type(self).__name__} gives clients different weights"
-        return "" if self.equal_weights else f"{differs}: use weights='uniform' (--weights uniform)"
+        return "" if self.equal_weights else "clients have different weights: use weights='uniform' (--weights uniform)"
 
     def unsummable(self, exact: bool = False) -> str:
         """Return why a sum is not enough. By default it is where any mean is; ``fold_sum`` rounds, and is not exact."""

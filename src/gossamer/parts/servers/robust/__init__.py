@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from gossamer.core.lazy import Registry, attach
 
 if TYPE_CHECKING:
+    from gossamer.parts.servers.robust.krum import Krum as Krum
+    from gossamer.parts.servers.robust.krum import MultiKrum as MultiKrum
     from gossamer.parts.servers.robust.rules import Bucketing as Bucketing
     from gossamer.parts.servers.robust.rules import CenteredClipping as CenteredClipping
     from gossamer.parts.servers.robust.rules import Clip as Clip
     from gossamer.parts.servers.robust.rules import GeometricMedian as GeometricMedian
-    from gossamer.parts.servers.robust.rules import Krum as Krum
     from gossamer.parts.servers.robust.rules import Median as Median
-    from gossamer.parts.servers.robust.rules import MultiKrum as MultiKrum
     from gossamer.parts.servers.robust.rules import TrimmedMean as TrimmedMean
     from gossamer.parts.servers.robust.server import Aggregate as Aggregate
     from gossamer.parts.servers.robust.server import Robust as Robust
@@ -34,8 +34,8 @@ RULES: "Registry[type[Rule]]" = Registry(
         "median": "rules.Median",
         "trimmed-mean": "rules.TrimmedMean",
         "geometric-median": "rules.GeometricMedian",
-        "krum": "rules.Krum",
-        "multi-krum": "rules.MultiKrum",
+        "krum": "krum.Krum",
+        "multi-krum": "krum.MultiKrum",
         "centered-clipping": "rules.CenteredClipping",
         "bucketing": "rules.Bucketing",
     },
