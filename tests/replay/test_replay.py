@@ -33,7 +33,7 @@ PACKAGES = (
 NOT_COVERED = {"Peft"}
 """Parts without a case: PEFT is an optional package, and its adapter trains the same matrices as ``LoRA``."""
 
-NO_PARTS = {"Aggregate", "Pool", "Sum"}
+NO_PARTS = {"Aggregate", "Coding", "Pool", "Sum"}
 """Values that parts compute with."""
 
 

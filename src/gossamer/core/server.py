@@ -170,8 +170,8 @@ class Server(CheckedFields, ABC):
         """Return the accumulator with the sum of several clients' vectors (``Codec.to_sum``). May modify ``acc``.
 
         Up to rounding, the result is that of ``fold`` for each client, where the vectors are whole numbers
-        (``Codec.sum_segments``) and all clients have the weight 1. ``arrival`` stands for the clients: they share its part,
-        layout and ``from_sum``. ``total`` may have any type. Called only where ``unsummable`` is empty.
+        (``Codec.sum_segments``) and all clients have the weight 1. ``arrival`` stands for the clients: they share its
+        part, layout and ``from_sum``. ``total`` may have any type. Called only where ``unsummable`` is empty.
         """
         raise NotImplementedError(self.unsummable())
 

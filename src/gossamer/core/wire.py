@@ -178,7 +178,7 @@ class Rows:
 
 
 class Local(NamedTuple):
-    """A message that does not leave the process: neither header nor checksum is made, and nothing is copied to the host.
+    """A message that does not leave the process: no header, no checksum, and no copy on the host.
 
     Args:
         head: the header fields

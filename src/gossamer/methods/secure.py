@@ -5,8 +5,8 @@ https://doi.org/10.1145/3133956.3133982; Bell et al., Secure Single-Server Aggre
 CCS 2020, https://doi.org/10.1145/3372297.3417885.
 
 The server learns the sum of the uploads alone. So uploads must be small whole numbers (``Codec.sum_segments``) of one
-weight, in the same entries at all clients, and the server must need only their sum (``Server.unsummable``). ``secured`` makes
-the changes that keep the idea of a method:
+weight, in the same entries at all clients, and the server must need only their sum (``Server.unsummable``). ``secured``
+makes the changes that keep the idea of a method:
 
     weights by samples or batches      equal weights
     floats                             fixed point of 16 bits (``FixedPoint``)

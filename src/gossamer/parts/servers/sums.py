@@ -1,7 +1,7 @@
 """Servers that add encoded updates, and decode their sum once.
 
-This needs codes that can be averaged (``Codec.to_sum``), such as the signs of random measurements, or scalars along random
-directions. All clients of a round then use the same random key (``common``), or directions that do not change.
+This needs codes that can be averaged (``Codec.to_sum``), such as the signs of random measurements, or scalars along
+random directions. All clients of a round then use the same random key (``common``), or directions that do not change.
 
     SumThenDecode    the mean of the codes is decoded, and moves the model as in ``Mean``
     Hiso             the same for scalars along directions that are scaled by an estimate of the curvature
