@@ -530,15 +530,18 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
     raise PayloadError("a count has more than 63 bits")
 
 
-def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tensor:
+def expect(payload: Payload, name: str, dtype: torch.dtype, count: int | None) -> Tensor:
     """Return an array of a payload. Raise ``PayloadError`` if it is missing or has another type or count.
 
-    Codecs call it to read a payload.
+    Codecs call it to read a payload: ``[count]``, or ``[K, count]`` of the messages of a group, which are checked
+    together. With ``None``, it is the array of one message, of any length. What comes over a link has one dimension.
     """
     tensor = payload.get(name)
-    if tensor is not None and tensor.dtype == dtype and tensor.shape == (count,):
-        return tensor
-    wanted = f"expected {count:,} {_short(dtype)} values named {name!r}"
+    if tensor is not None and tensor.dtype == dtype and tensor.dim() in (1, 2):
+        any_length = count is None and tensor.dim() == 1
+        if any_length or tensor.shape[-1] == count:
+            return tensor
+    wanted = f"expected {'' if count is None else f'{count:,} '}{_short(dtype)} values named {name!r}"
     if tensor is None:
         raise PayloadError(f"{wanted}, got {', '.join(map(repr, sorted(payload))) or 'an empty payload'}")
     shape = "" if tensor.dim() == 1 else f" in {tensor.dim()} dimensions"

@@ -13,13 +13,13 @@ from torch import Tensor
 from gossamer.core.bits import unbits
 from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError
-from gossamer.core.exact import norm
+from gossamer.core.exact import CACHED, norm
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import Message, pack
 from gossamer.parts.codecs.drive import Drive
 from gossamer.parts.codecs.eden import Eden
-from gossamer.parts.codecs.hadamard import CACHED, hadamard_
+from gossamer.parts.codecs.hadamard import hadamard_
 from gossamer.parts.codecs.rotation import BLOCK, Rotation, nearest
 from gossamer.testing import check_codec
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-CACHED = 2**17  # entries that a CPU transforms at a time
+from gossamer.core.exact import CACHED
 
 Pair = tuple[Tensor, ...]
 

@@ -142,7 +142,7 @@ class Rows(NamedTuple):
 
     def join(self, tensors: Iterable[Tensor], fill: float = 0.0) -> Tensor:
         """Return the blocks of all tensors. The last block of each is padded with ``fill``."""
-        return torch.cat([blocks(tensor, self.length, fill) for tensor in tensors])
+        return torch.cat([blocks(tensor.reshape(-1), self.length, fill) for tensor in tensors])
 
     def part(self, rows: Tensor) -> list[Tensor]:
         """Return the entries of each tensor as a vector, without padding."""

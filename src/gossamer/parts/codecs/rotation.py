@@ -22,7 +22,7 @@ All operations are additions, subtractions and products in a fixed order, so the
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,11 +32,11 @@ from torch import Tensor
 from gossamer.core import entropy
 from gossamer.core.bits import codes, expect_codes, unbits
 from gossamer.core.codec import Codec, Coding
-from gossamer.core.exact import FORMATS, root, shift, total, unit
-from gossamer.core.random import Key, fold, words
+from gossamer.core.exact import CACHED, FORMATS, in_pieces, root, shift, total, unit
+from gossamer.core.random import Key, Keys, fold, words
 from gossamer.core.types import Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.hadamard import CACHED, hadamard_
+from gossamer.parts.codecs.hadamard import hadamard_
 from gossamer.parts.codecs.scale import expect_scales
 
 BLOCK = 2**13
@@ -47,13 +47,15 @@ TURNS = 2  # transforms per step
 class Rotation:
     """A random rotation that sender and receiver draw from a shared key.
 
+    Vectors may be the rows of a matrix, ``[K, n]``: with ``Keys``, each row is rotated by its own key, else all by one.
+
     Args:
         size: the number of entries of the vectors
-        key: the random key of the signs
+        key: the random key of the signs, or one of each row
     """
 
     size: int
-    key: Key
+    key: Key | Keys
 
     @property
     def block(self) -> int:
@@ -83,38 +85,56 @@ class Rotation:
 
     def inverse_(self, y: Tensor) -> Tensor:
         """Replace a contiguous vector by the vector whose rotation it is."""
-        for part, flips in reversed(self._steps(y)):
+        for part, flips in self._steps(y, backwards=True):
             _negate_(self._mix_(part), flips)
         return y
 
     def cut(self, y: Tensor) -> list[Tensor]:
         """Return the segments of a rotated vector as rows of matrices: the head, if there is one, and the blocks.
 
-        On a CPU, there are several matrices of blocks, each of which fits its cache.
+        On a CPU, there are several matrices of blocks, each of which fits its cache. Of the vectors of a group, there
+        are matrices for each: ``[K, segments, entries]``.
         """
-        together = max(1, (CACHED if y.device.type == "cpu" else self.size) // self.block)
-        blocks = y[self.head :].view(-1, self.block).split(together)
-        return [y[: self.head].view(1, -1), *blocks] if self.head else list(blocks)
+        entries = CACHED // max(1, y[..., :1].numel()) if y.device.type == "cpu" else self.size
+        blocks = y[..., self.head :].unflatten(-1, (self.size // self.block, self.block))
+        found = list(blocks.split(max(1, entries // self.block), -2))
+        return [y[..., : self.head].unsqueeze(-2), *found] if self.head else found
 
-    def _steps(self, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the part that each transform takes, in order, and which of its entries change their sign before."""
-        first, rest = self._flips(y.device)
-        head = [(y[: self.block], flip) for flip in first] if self.head else []
-        return head + [(y[self.head :], flip) for flip in rest]
+    def _steps(self, y: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the part that each transform takes in place, in order, and which of its entries change their sign.
+
+        A CPU takes as many rows at a time as fit its cache.
+        """
+        rows, key = y if y.dim() > 1 else y.unsqueeze(0), fold(self.key, "rotation")  # [K, n]
+        together = max(1, CACHED // max(1, self.size) if y.device.type == "cpu" else len(rows))
+        for start in range(0, len(rows), together):
+            some = rows[start : start + together]
+            if isinstance(key, Keys):
+                first, rest = self._flips(key[start : start + together], y.device)
+            elif start == 0:  # the rows share their signs
+                first, rest = self._flips(key, y.device)
+            steps = [(some[:, : self.block], flips) for flips in first.unbind(-2)] if self.head else []
+            steps += [(some[:, self.head :], flips) for flips in rest.unbind(-2)]
+            for part, flips in reversed(steps) if backwards else steps:
+                whole = part.contiguous()  # a copy, where the rows of the part are apart
+                yield whole, flips
+                if whole is not part:
+                    part.copy_(whole)
 
     def _mix_(self, x: Tensor) -> Tensor:
         hadamard_(x.view(-1, self.block)).mul_(1 / math.sqrt(self.block))
         return x
 
-    def _flips(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _flips(self, key: Key | Keys, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return which entries change their sign in the first step and in the second, one row per transform."""
         first, rest = self.block if self.head else 0, self.size - self.head
         count = TURNS * (first + rest)
-        drawn = words(fold(self.key, "rotation"), -(-count // 64), device=device)
-        shifts = torch.arange(0, 64, 8, device=device)
-        packed = (drawn.view(-1, 1) >> shifts & 0xFF).to(torch.uint8).view(-1)
-        flips = unbits(packed, count)
-        return flips[: TURNS * first].view(TURNS, first), flips[TURNS * first :].view(TURNS, rest)
+        drawn = words(key, -(-count // 64), device=device)
+        flips = unbits(drawn.view(torch.uint8), count)  # a word is eight bytes, the lowest first
+        return (
+            flips[..., : TURNS * first].unflatten(-1, (TURNS, first)),
+            flips[..., TURNS * first :].unflatten(-1, (TURNS, rest)),
+        )
 
 
 class Rotated(Codec):
@@ -197,15 +217,20 @@ def nearest(z: Tensor, levels: Sequence[float]) -> Tensor:
 
     below = torch.bucketize(torch.arange(last + 1, dtype=torch.int32, device=z.device), cell(middles))
     own = values.new_full((last + 1,), math.inf).index_put_((cell(middles),), middles)
-    cells = cell(z).view(-1)
-    above = z >= own.index_select(0, cells).view_as(z)
-    return below.to(torch.uint8).index_select(0, cells).view_as(z) + above
+    below = below.to(torch.uint8)
+
+    def index(z: Tensor) -> Tensor:
+        cells = cell(z).reshape(-1)
+        above = z >= own.index_select(0, cells).view_as(z)
+        return below.index_select(0, cells).view_as(z) + above
+
+    return in_pieces(index, z)
 
 
 def _negate_(x: Tensor, flags: Tensor) -> Tensor:
     """Flip the sign bits of marked entries in place. This takes a tenth of the time of ``torch.where``."""
     whole = FORMATS[x.dtype].integer
-    for bits, marks in zip(x.view(whole).split(CACHED), flags.view(torch.uint8).split(CACHED), strict=True):
+    for bits, marks in zip(x.view(whole).split(CACHED, -1), flags.view(torch.uint8).split(CACHED, -1), strict=True):
         bits ^= marks.to(whole) << 8 * x.itemsize - 1
     return x
 
