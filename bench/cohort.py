@@ -124,7 +124,7 @@ def main() -> None:
     }
     for name in given.workloads:
         work = WORKLOADS[name]
-        both = {"by hand": ByHand(work), "gossamer": Ours(work, settings)}
+        both: dict[str, ByHand | Ours] = {"by hand": ByHand(work), "gossamer": Ours(work, settings)}
         times: dict[str, list[float]] = {who: [] for who in both}
         for number in range(given.rounds + 2):
             for who, program in both.items():

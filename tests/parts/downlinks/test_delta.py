@@ -66,6 +66,7 @@ from gossamer.testing import tiny_task
 from helpers import downloads
 from helpers.compare import same
 from helpers.paths import TESTS
+from helpers.pieces import piece_of
 from helpers.recorder import task as pictures
 from helpers.tasks import batch_norm_task
 from helpers.watched import TASK, Watched, watched
@@ -422,7 +423,7 @@ def test_damaged_steps_are_refused(link: Delta) -> None:
     for at, flip in itertools.product(range(0, len(frame.common), 3), (1, 0x80)):
         damaged = bytearray(frame.common)
         damaged[at] ^= flip
-        piece = Body(bytes(damaged), counts.common, wire.checksum(bytes(damaged)), {wire.OVERHEAD: 0})
+        piece = piece_of(bytes(damaged), counts.common)
         data = bytes(wire.address(head, wire.NOTHING, piece))
         try:
             assert same(made.read(data, made.newest), model)
