@@ -1,5 +1,6 @@
 """Parts of users: old ones are refused by name, flags reach them, and their errors name the place in their code."""
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,18 @@ def test_what_is_no_part_or_an_old_one_is_refused_before_any_work(part: dict[str
     with pytest.raises(ConfigError) as error:
         fedavg().with_parts(**part)
     assert str(error.value) == reason
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "now"),
+    [
+        ("servers", "BoundServer", "BoundServer is now Server"),
+        ("views", "ViewMemory", "is now View, with section = CHANGE"),
+    ],
+)
+def test_old_base_classes_are_named_with_what_they_are_now(package: str, name: str, now: str) -> None:
+    with pytest.raises(ImportError, match=now):
+        getattr(importlib.import_module(f"gossamer.parts.{package}"), name)
 
 
 def test_new_members_may_be_overridden_and_take_more() -> None:

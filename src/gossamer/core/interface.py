@@ -66,6 +66,21 @@ OLD_0_2: dict[str, dict[str, str]] = {
 }
 """The same of version 0.2."""
 
+NAMES = {
+    "BoundServer": "Server",
+    "CohortServer": "Server, which has check_cohort(clients)",
+    "MeasuredServer": "Server, which has measure(state, acc)",
+    "ModelPerClient": "Server, which has home(client)",
+    "ReplayableServer": "Server, which has unreplayable(whole)",
+    "SumServer": "Server, which has unsummable(exact) and fold_sum",
+    "SummingServer": "Server, which has unsummable(exact) and fold_sum",
+    "BoundView": "View",
+    "DescribedView": "View, with section = PART of gossamer.core.view",
+    "NestedView": "View, which has nested",
+    "ViewMemory": "View, with section = CHANGE of gossamer.core.view",
+}
+"""Base classes of version 0.2 that packages of parts no longer have."""
+
 ABSTRACT_OR_FINAL = ("View", "Server")
 """Kinds whose classes are either abstract or have no subclasses."""
 

@@ -47,7 +47,6 @@ from gossamer.core.random import Key, Purpose, fold, uniform
 from gossamer.core.server import Server
 from gossamer.core.types import Clock, Params, State
 from gossamer.core.untrusted import LARGEST, TOO_LARGE, largest
-from gossamer.core.view import View
 from gossamer.parts.adapters.lora import A, B, LowRankLayer
 from gossamer.parts.adapters.names import pairs, rank_dimension
 from gossamer.parts.servers.mean import Mean, Sum, WeightedMean, Weighting, weight_of
@@ -193,17 +192,25 @@ class Stacking(Server):
 
     def bind(self, context: Context) -> Self:
         """Return the server with the adapted layers. Refuse networks whose products cannot be merged."""
-        found = {name: each for name, each in context.network.layers().items() if isinstance(each, LowRankLayer)}
-        sent, weights = context.network.outline(), context.sampler.weights or self.weights
-        layers = tuple(_stacked(name, layer) for name, layer in found.items())
+        sent, view, send = context.network.outline(), context.exchange.view, context.exchange.send
+        layers = []
+        for name, layer in context.network.layers().items():
+            if isinstance(layer, LowRankLayer):
+                weight, down, up = (f"{name}.{tensor}" if name else tensor for tensor in ("weight", A, B))
+                layers.append(StackedLayer(weight, down, up, layer.lora_scale, not isinstance(layer, nn.Linear)))
+        unmerged = "is not sent, so products cannot be added to it: use LoRA(merges=True)"
         require(
             (bool(layers), "Stacking: the network has no low-rank adapters: use LoRA(rank=8, merges=True)"),
-            *((layer.weight in sent, _unmerged(layer)) for layer in layers),
+            *((layer.weight in sent, f"Stacking: {layer.weight} {unmerged}") for layer in layers),
             *((layer.down in sent, f"Stacking: {layer.down} is frozen: use LoRA(train='both')") for layer in layers),
-            (_holds_weights(context.exchange.view), "Stacking needs clients with whole weights: RankSlice or Full()"),
-            (context.exchange.send == "change", f"Stacking needs send='change', got {context.exchange.send!r}"),
+            (
+                view.whole or isinstance(view, RankSlice),
+                "Stacking needs clients with whole weights: RankSlice or Full()",
+            ),
+            (send == "change", f"Stacking needs send='change', got {send!r}"),
         )
-        return replace(self, weights=weights).filled(layers=layers, key=context.network.key)
+        weights = context.sampler.weights or self.weights
+        return replace(self, weights=weights).filled(layers=tuple(layers), key=context.network.key)
 
     @property
     def joint(self) -> tuple[frozenset[str], ...]:
@@ -271,17 +278,3 @@ def _product(layer: StackedLayer, before: Params, change: Params) -> Tensor:
     for column, row in zip(up.T, down, strict=True):
         total.add_(column[:, None] * row)
     return total.T if layer.transposed else total
-
-
-def _stacked(name: str, layer: LowRankLayer) -> StackedLayer:
-    weight, down, up = (f"{name}.{tensor}" if name else tensor for tensor in ("weight", A, B))
-    return StackedLayer(weight, down, up, layer.lora_scale, not isinstance(layer, nn.Linear))
-
-
-def _unmerged(layer: StackedLayer) -> str:
-    return f"Stacking: {layer.weight} is not sent, so products cannot be added to it: use LoRA(merges=True)"
-
-
-def _holds_weights(view: View) -> bool:
-    """Return whether the clients of a view hold the base weights whole."""
-    return view.whole or isinstance(view, RankSlice)
