@@ -301,7 +301,7 @@ def test_what_cannot_have_been_sent_is_refused() -> None:
         (plain, {"mask": mask[:-1]}),
         (plain, {"mask": torch.cat([mask, mask[:1]])}),
         (plain, {"mask": mask.to(torch.int8)}),
-        (plain, {"mask": mask.view(1, -1)}),
+        (plain, {"mask": mask.view(1, 1, -1)}),
         (plain, {"mask": behind}),
         (plain, {"mask": mask, "seed": mask[:8]}),
         (plain, gaps),
