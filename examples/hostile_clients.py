@@ -46,7 +46,7 @@ class Hostile(Codec):
 
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the payload of the update, multiplied by the client's factor."""
-        factor = 1.0 if ctx.client is None else FACTORS.get(ctx.client, 1.0)
+        factor = FACTORS.get(ctx.client, 1.0) if isinstance(ctx.client, int) else 1.0
         return self.codec.encode(x * factor, ctx)
 
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:

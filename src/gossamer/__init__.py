@@ -48,29 +48,29 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.dense import Dense as Dense
     from gossamer.parts.codecs.distributed_noise import DiscreteGaussian as DiscreteGaussian
     from gossamer.parts.codecs.distributed_noise import Skellam as Skellam
-    from gossamer.parts.codecs.drive import Drive as Drive
-    from gossamer.parts.codecs.eden import Eden as Eden
-    from gossamer.parts.codecs.feedback import Feedback as Feedback
     from gossamer.parts.codecs.fixed_point import FixedPoint as FixedPoint
-    from gossamer.parts.codecs.integers import Int4 as Int4
-    from gossamer.parts.codecs.integers import Int8 as Int8
-    from gossamer.parts.codecs.klms import KLMS as KLMS
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
-    from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
+    from gossamer.parts.codecs.masks import KLMS as KLMS
+    from gossamer.parts.codecs.masks import SampledMask as SampledMask
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
     from gossamer.parts.codecs.poisson_binomial import PoissonBinomial as PoissonBinomial
     from gossamer.parts.codecs.private import LocalGaussian as LocalGaussian
-    from gossamer.parts.codecs.qsgd import QSGD as QSGD
+    from gossamer.parts.codecs.quantized import QSGD as QSGD
+    from gossamer.parts.codecs.quantized import Int4 as Int4
+    from gossamer.parts.codecs.quantized import Int8 as Int8
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
-    from gossamer.parts.codecs.retain import Retain as Retain
-    from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
+    from gossamer.parts.codecs.rotated import Drive as Drive
+    from gossamer.parts.codecs.rotated import Eden as Eden
     from gossamer.parts.codecs.seeds import Seeds as Seeds
-    from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
+    from gossamer.parts.codecs.signs import NoisySign as NoisySign
+    from gossamer.parts.codecs.signs import StochasticSign as StochasticSign
+    from gossamer.parts.codecs.signs import Ternary as Ternary
     from gossamer.parts.codecs.sparse import Sparse as Sparse
-    from gossamer.parts.codecs.subsample import Subsample as Subsample
-    from gossamer.parts.codecs.ternary import Ternary as Ternary
-    from gossamer.parts.codecs.topk import TopK as TopK
+    from gossamer.parts.codecs.sparse import Subsample as Subsample
+    from gossamer.parts.codecs.sparse import TopK as TopK
+    from gossamer.parts.codecs.wrappers import Feedback as Feedback
+    from gossamer.parts.codecs.wrappers import Retain as Retain
     from gossamer.parts.downlinks.delta import Delta as Delta
     from gossamer.parts.downlinks.seed_sums import SendSums as SendSums
     from gossamer.parts.parametrizations.supermask import Supermask as Supermask

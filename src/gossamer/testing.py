@@ -23,11 +23,11 @@ from gossamer.core import tree, wire
 from gossamer.core.adapter import Adapter
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
-from gossamer.core.codec import Codec, Coding
+from gossamer.core.codec import Codec, Coding, rows_of
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import Arrival, Outcome
 from gossamer.core.method import Exchange, Method
-from gossamer.core.random import Key, fold, key, seeded, uniform
+from gossamer.core.random import Key, fold, fold_each, key, seeded, uniform
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.secure import SecureAggregation
@@ -111,6 +111,7 @@ def check_codec(
         _check_refusals(codec, dtype)
         _check_memory(codec, dtype)
         _check_fold(codec, dtype)
+        _check_rows(codec, dtype)
     if codec.unbiased:
         _check_mean(codec, dtypes[-1])
     else:
@@ -340,6 +341,48 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
     assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold_into does not add the same as fold"
     )
+
+
+def _check_rows(codec: Codec, dtype: torch.dtype) -> None:
+    """Check that three rows at once have the arrays and values of the three rows one by one."""
+    rows = torch.stack([_ordinary(dtype), _ordinary(dtype).flip(0), torch.zeros_like(_ordinary(dtype))])
+    own, shared, clients = fold_each(KEY, "row", range(3)), fold(KEY, "row"), (4, 0, 2)
+    group = Coding(_layout(rows[0]), shared if codec.common else own, client=clients)
+    with _named(codec, "encode, with three rows at once,"):
+        found = codec.encode(rows, group)
+    each = [codec.encode(row, group.row(number)) for number, row in enumerate(rows)]
+    made = rows_of(found) or [{}] * len(rows)
+    assert all(map(_same, made, each)), (
+        f"{codec!r}.encode gives other arrays for three rows at once than for each of them: write it over the last "
+        "dimension, or use gossamer.core.codec.each_row"
+    )
+    known = replace(group, client=None)
+    for member, method in (("decode", codec.decode), ("to_sum", codec.to_sum)):
+        with _named(codec, f"{member}, with three rows at once,"):
+            values = method(found, known)
+        alone = torch.stack([method(sent, known.row(number)) for number, sent in enumerate(each)])
+        assert torch.equal(values, alone), f"{codec!r}.{member} gives other values for three rows at once than for each"
+    states = []
+    for number, row in enumerate(rows):
+        _, kept = codec.encode_with(row, codec.init(group.layout), group.row(number))
+        states.append(codec.settle(kept, delivered=number == 1))
+    memory = _stacked(states)
+    with _named(codec, "encode_with, with three rows at once,"):
+        found, after = codec.encode_with(rows, memory, group)
+    again = [codec.encode_with(row, states[number], group.row(number)) for number, row in enumerate(rows)]
+    made = rows_of(found) or [{}] * len(rows)
+    assert all(_same(one, payload) for one, (payload, _) in zip(made, again, strict=True)), (
+        f"{codec!r}.encode_with gives other arrays for three rows at once than for each"
+    )
+    assert _same_state(after, _stacked([kept for _, kept in again])), (
+        f"{codec!r}.encode_with gives another state for three rows at once than for each"
+    )
+
+
+def _stacked(states: Sequence[State]) -> State:
+    """Return the states of a group: their tensors as rows."""
+    flat = [tree.flatten(state) for state in states]
+    return tree.unflatten({name: torch.stack([each[name] for each in flat]) for name in flat[0]})
 
 
 # Views, solvers, servers, channels.

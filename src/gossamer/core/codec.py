@@ -15,6 +15,11 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, ctx.layout.size)
             return finite(values, "values").to(ctx.layout.dtype)
 
+**Rows.** Clients that are trained together are a group: a matrix with a row for each. ``encode`` and ``decode`` are
+written over the last dimension, so that the same lines serve one client and a thousand: ``x`` is ``[n]`` or ``[K, n]``,
+the arrays of a payload ``[m]`` or ``[K, m]``. Where the length of a message depends on its values, ``encode`` returns a
+list of payloads for a matrix, and ``decode`` takes one: ``each_row`` makes such methods from those for one vector.
+
 All other methods have a default that means "nothing special". A codec overrides those that it needs:
 
     bind                                            check the other parts, and learn what follows from the network
@@ -33,8 +38,8 @@ All other methods have a default that means "nothing special". A codec overrides
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeVar
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -42,7 +47,7 @@ from torch import Tensor
 from gossamer.core.errors import PayloadError
 from gossamer.core.fields import CheckedFields
 from gossamer.core.privacy import Guarantee, Participation
-from gossamer.core.random import Key, fold
+from gossamer.core.random import Key, Keys, fold, fold_each
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import finite
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from gossamer.core.solver import Solver
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
 
 Kept = Literal["nothing", "last", "all"]
 """Which lost messages the next message of a codec compensates for."""
@@ -65,6 +71,9 @@ SUMMABLE = "use FixedPoint(), StochasticSign(0.1), Ternary(scale=0.1), CommonMas
 SOME = Layout((("entry", torch.Size([1])),))
 """The layout of any vector."""
 
+TRIAL = Layout((("a.bias", torch.Size([5])), ("a.weight", torch.Size([4, 3]))))
+"""A layout for trials."""
+
 
 @dataclass(frozen=True, eq=False)
 class Coding:
@@ -72,15 +81,15 @@ class Coding:
 
     Args:
         layout: names and shapes of the tensors behind the vector
-        key: the random key
+        key: the random key; of a group, a key per row, or one for all
         known: returns ``start``, which is computed only if it is used
-        client: the sender's number; none at the receiver
+        client: the sender's number, or one per row of a group; none at the receiver
     """
 
     layout: Layout
-    key: Key
+    key: Key | Keys
     known: Callable[[], Tensor] | None = field(default=None, repr=False)
-    client: int | None = None
+    client: int | Sequence[int] | None = None
 
     @cached_property
     def start(self) -> Tensor | None:
@@ -88,9 +97,22 @@ class Coding:
         return None if self.known is None else self.known()
 
     @property
-    def own(self) -> Key:
+    def own(self) -> Key | Keys:
         """The key of the sender's own random numbers, for a codec with a ``common`` key."""
+        if isinstance(self.client, Sequence):
+            return fold_each(self.key, "client", self.client)
         return self.key if self.client is None else fold(self.key, "client", self.client)
+
+    def row(self, number: int) -> "Coding":
+        """Return that of one row of a group."""
+
+        def known() -> Tensor:
+            assert self.start is not None
+            return self.start[number] if self.start.dim() > 1 else self.start
+
+        key = self.key[number] if isinstance(self.key, Keys) else self.key
+        client = self.client[number] if isinstance(self.client, Sequence) else self.client
+        return Coding(self.layout, key, self.known and known, client)
 
     def of(self, layout: Layout, *labels: str | int) -> "Coding":
         """Return that of some of the tensors, whose layout is given. Labels are folded into the key."""
@@ -107,7 +129,7 @@ class Codec(CheckedFields, ABC):
 
     @abstractmethod
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
-        """Return the payload for a vector. Called by the sender.
+        """Return the payload for a vector, or for the rows of a matrix. Called by the sender.
 
         ``x`` has ``ctx.layout.size`` entries and must not be modified. Raises ``PayloadError`` for a vector that has no
         payload, for example because a value is not finite.
@@ -310,9 +332,70 @@ class Codec(CheckedFields, ABC):
         return 0
 
 
+def rows_of(given: Any) -> list[Any] | None:
+    """Return the rows of a matrix, or the payload of each row of a group; ``None`` for a vector or a single payload."""
+    if isinstance(given, list):
+        return given
+    if isinstance(given, Tensor):
+        return list(given) if given.dim() > 1 else None
+    arrays = list(dict.values(given))  # not ``given.values()``, which notes that they are read
+    if not arrays or arrays[0].dim() == 1:
+        return None
+    return [dict(zip(given, row, strict=True)) for row in zip(*arrays, strict=True)]
+
+
+def stacked(payloads: list[Payload]) -> Any:
+    """Return the payloads of a group as one, with arrays ``[K, m]``; as they are, if their arrays are not alike.
+
+    >>> stacked([{"bits": torch.zeros(2)}, {"bits": torch.ones(2)}])["bits"]
+    tensor([[0., 0.],
+            [1., 1.]])
+    """
+    first = payloads[0]
+    alike = all(
+        {name: a.shape for name, a in each.items()} == {n: a.shape for n, a in first.items()} for each in payloads
+    )
+    return {name: torch.stack([each[name] for each in payloads]) for name in first} if alike and first else payloads
+
+
+def row_by_row(method: Callable[[Any, Coding], T], given: Any, ctx: Coding) -> T:
+    """Return what a method of a codec gives for each row of a group: rows, or a list of payloads."""
+    rows = rows_of(given)
+    assert rows is not None
+    found: Any = [method(row, ctx.row(number)) for number, row in enumerate(rows)]
+    return cast(T, torch.stack(found) if isinstance(found[0], Tensor) else found)
+
+
+def each_row(method: M) -> M:
+    """Let ``encode``, ``decode`` or ``to_sum`` of one message take those of a group, row by row."""
+
+    @wraps(method)
+    def of_rows(self: Any, given: Any, ctx: Coding) -> Any:
+        one = method.__get__(self)
+        return one(given, ctx) if rows_of(given) is None else row_by_row(one, given, ctx)
+
+    return of_rows  # type: ignore[return-value]
+
+
+def treats_rows(codec: Codec) -> bool:
+    """Return whether a codec treats the rows of a matrix as it treats each alone, by a trial. If not: ``row_by_row``."""
+    x = torch.arange(34.0).view(2, 17).sin()
+    keys, key = fold_each(Key(0, 0), "row", range(2)), Key(0, 0)
+    ctx = Coding(TRIAL, key if codec.common else keys, client=(0, 1))
+    try:
+        found, each = codec.encode(x, ctx), [codec.encode(row, ctx.row(number)) for number, row in enumerate(x)]
+        decoded, alone = codec.decode(found, ctx), [codec.decode(sent, ctx.row(at)) for at, sent in enumerate(each)]
+    except Exception:  # whatever a codec raises that takes one vector alone
+        return False
+    rows = rows_of(found) or []
+    same = [one.keys() == other.keys() for one, other in zip(rows, each, strict=False)]
+    same += [torch.equal(one[n], other[n]) for one, other in zip(rows, each, strict=False) for n in one.keys() & other]
+    return len(rows) == len(x) and all(same) and torch.equal(decoded, torch.stack(alone))
+
+
 def checked(vector: Tensor, layout: Layout) -> Tensor:
     """Return a decoded vector in the layout's type. Raise ``PayloadError`` if its size is wrong or it is not finite."""
-    if vector.shape != (layout.size,):
+    if vector.shape[-1:] != (layout.size,):
         raise PayloadError(f"decoded shape {tuple(vector.shape)}, expected {layout.size} entries")
     return finite(vector.to(layout.dtype), "change")
 
@@ -321,5 +404,5 @@ def centred(vector: Tensor, segments: Sequence[SumSegment]) -> Tensor:
     """Return a vector from ``to_sum`` with opposite signs for opposite updates: whole numbers as -1 to 1."""
     if not segments:
         return vector
-    pieces = vector.split([segment.size for segment in segments])
-    return torch.cat([piece * (2 / segment.limit) - 1 for piece, segment in zip(pieces, segments, strict=True)])
+    pieces = vector.split([segment.size for segment in segments], -1)
+    return torch.cat([piece * (2 / segment.limit) - 1 for piece, segment in zip(pieces, segments, strict=True)], -1)

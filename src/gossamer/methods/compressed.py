@@ -14,17 +14,13 @@ from gossamer.core.random.noise import Kind
 from gossamer.methods.averaging import fedavg
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
-from gossamer.parts.codecs.drive import Drive
-from gossamer.parts.codecs.eden import Eden
-from gossamer.parts.codecs.feedback import Feedback
 from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, DenseMaskedNoise, MaskedNoise, NoiseMask
-from gossamer.parts.codecs.noisy_sign import Noise, NoisySign
+from gossamer.parts.codecs.masks import SampledMask
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.sampled_mask import SampledMask
-from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.codecs.subsample import Subsample
-from gossamer.parts.codecs.ternary import Ternary
-from gossamer.parts.codecs.topk import TopK
+from gossamer.parts.codecs.rotated import Drive, Eden
+from gossamer.parts.codecs.signs import Noise, NoisySign, StochasticSign, Ternary
+from gossamer.parts.codecs.sparse import Subsample, TopK
+from gossamer.parts.codecs.wrappers import Feedback
 from gossamer.parts.parametrizations.supermask import Supermask
 from gossamer.parts.servers.average import MaskAverage
 from gossamer.parts.servers.sums import SumThenDecode

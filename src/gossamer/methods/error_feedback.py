@@ -34,14 +34,12 @@ from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.method import Method
-from gossamer.core.types import Clock, Layout, Params, Payload, State
+from gossamer.core.types import Clock, Layout, Params, Payload, State, fits
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Training, recipe
-from gossamer.parts.codecs.names import fits
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.retain import STATISTICS
-from gossamer.parts.codecs.topk import TopK
-from gossamer.parts.codecs.wrapper import CodecWrapper, refuse_private
+from gossamer.parts.codecs.sparse import TopK
+from gossamer.parts.codecs.wrappers import STATISTICS, CodecWrapper, refuse_private
 from gossamer.parts.servers.mean import Sum, WeightedMean, Weighting
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.entries import Full
@@ -89,7 +87,7 @@ class EF21(CodecWrapper):
 
     def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payload of the difference, and the estimates before and after its delivery."""
-        estimate = ctx.layout.flatten(memory["estimate"]).to(x.device)
+        estimate = ctx.layout.flatten(memory["estimate"]).to(x.device).expand_as(x)
         payload = self.codec.encode(x - estimate, ctx)
         after = estimate + self.codec.decode(payload, ctx)
         return payload, {"estimate": ctx.layout.unflatten(estimate), "next": _estimated(ctx.layout.unflatten(after))}

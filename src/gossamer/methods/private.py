@@ -27,9 +27,8 @@ from gossamer.core.privacy import Guarantee
 from gossamer.core.random import key
 from gossamer.core.specs import unknown
 from gossamer.core.view import CHANGE
-from gossamer.parts.codecs.noisy_sign import NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.sign import StochasticSign
+from gossamer.parts.codecs.signs import NoisySign, StochasticSign
 from gossamer.parts.privacy.calibration import calibrate
 from gossamer.parts.privacy.parts import guaranteed, participation, parts_of, usual_delta
 from gossamer.parts.samplers.poisson import Poisson

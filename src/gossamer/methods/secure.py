@@ -34,12 +34,11 @@ from gossamer.core.view import View
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.fixed_point import FixedPoint
 from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, NoiseMask
+from gossamer.parts.codecs.masks import SampledMask
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.one_bit import OneBit
-from gossamer.parts.codecs.sampled_mask import SampledMask
-from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.codecs.ternary import Ternary
-from gossamer.parts.codecs.wrapper import CodecWrapper
+from gossamer.parts.codecs.signs import StochasticSign, Ternary
+from gossamer.parts.codecs.wrappers import CodecWrapper
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.servers.mean import Mean, WeightedMean
 from gossamer.parts.servers.sums import SumThenDecode

@@ -13,8 +13,7 @@ from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout, Payload
-from gossamer.parts.codecs.integers import Int4, Int8
-from gossamer.parts.codecs.qsgd import QSGD
+from gossamer.parts.codecs.quantized import QSGD, Int4, Int8
 from gossamer.testing import check_codec, tiny_task
 
 KEY = key(31)
@@ -108,7 +107,7 @@ def test_gamma_code_has_the_length_of_its_formula() -> None:
     x = vector(20_000)
     codec = QSGD(127, 2048)
     payload = codec.encode(x, Coding(layout(x), KEY))
-    levels = codec.unpack(payload, len(x))
+    levels = codec._unpacked(payload, len(x))
     sizes = levels[levels != 0].abs()
     gamma = sum(2 * (int(size).bit_length() - 1) + 1 for size in sizes)
     assert "digits" in payload

@@ -18,15 +18,11 @@ from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import Message, expect, pack
 from gossamer.methods import z_signfedavg
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.codecs.eden import Eden
-from gossamer.parts.codecs.noisy_sign import NoisySign
+from gossamer.parts.codecs.masks import SampledMask
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.sampled_mask import SampledMask
-from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.codecs.sparse import Sparse
-from gossamer.parts.codecs.subsample import Subsample
-from gossamer.parts.codecs.ternary import Ternary
-from gossamer.parts.codecs.topk import TopK, top
+from gossamer.parts.codecs.rotated import Eden
+from gossamer.parts.codecs.signs import NoisySign, StochasticSign, Ternary
+from gossamer.parts.codecs.sparse import Sparse, Subsample, TopK, top
 from gossamer.parts.servers.mean import Mean
 from gossamer.testing import check_codec
 

@@ -12,7 +12,7 @@ from gossamer.core.codec import Coding
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout
-from gossamer.parts.codecs.klms import GRID, KLMS, _logits, _mask, _prior
+from gossamer.parts.codecs.masks import GRID, KLMS, _logits, _mask, _prior
 from gossamer.testing import tiny_task
 
 KEY = key(55)

@@ -22,7 +22,7 @@ from gossamer.core.random import fold, halves, key, noise, uniform, words
 from gossamer.core.random.noise import Kind
 from gossamer.core.types import Layout
 from gossamer.parts.codecs import masked_noise
-from gossamer.parts.codecs.masked_noise import MaskedNoise, clipped, probability
+from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, MaskedNoise, clipped, probability
 from gossamer.tasks import nets
 from gossamer.testing import check_codec
 
@@ -184,12 +184,13 @@ def test_a_gpu_draws_the_same_noise(kind: Kind, alpha: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind: Kind) -> None:
     n, draws = 300, 4000
-    codec, u = fixed(signed, kind, alpha=0.01), change(n, 0.015, torch.float64)
+    codec, u = CommonMaskedNoise(signed, kind, alpha=0.01, coded=False), change(n, 0.015, torch.float64)
     layout, at = flat(n, torch.float64), key(3)
     noise_of = codec.draw(Coding(layout, at))
     hits = torch.zeros(n, dtype=torch.float64)
     for draw in range(draws):
-        hits += codec._mask(u, noise_of, fold(at, draw))
+        sent = codec.encode(u, Coding(layout, at, client=draw))  # the same noise, and other draws of the mask
+        hits += codec.to_sum(sent, Coding(layout, at))
     p = probability(u, noise_of, signed)
     deviation = (p * (1 - p) / draws).sqrt()
     assert ((hits / draws - p).abs() <= 4.5 * deviation).all()

@@ -12,8 +12,8 @@ from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import fold, key
 from gossamer.core.random.noise import draw
 from gossamer.core.types import Layout, Payload
-from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.quic_fl import QuicFL, Table, _shared, _table
+from gossamer.parts.codecs.rotated import Eden
 
 KEY = key(91)
 CPU = torch.device("cpu")

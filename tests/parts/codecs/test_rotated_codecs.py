@@ -17,10 +17,8 @@ from gossamer.core.exact import CACHED, norm
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import Message, pack
-from gossamer.parts.codecs.drive import Drive
-from gossamer.parts.codecs.eden import Eden
-from gossamer.parts.codecs.hadamard import hadamard_
-from gossamer.parts.codecs.rotation import BLOCK, Rotation, nearest
+from gossamer.parts.codecs.rotated import Drive, Eden, nearest
+from gossamer.parts.codecs.rotation import BLOCK, Rotation, hadamard_
 from gossamer.testing import check_codec
 
 KEY = key(8)

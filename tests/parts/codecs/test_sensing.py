@@ -15,12 +15,7 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, permutation, uniform
 from gossamer.core.random.noise import draw
-from gossamer.parts.codecs.sensing import (
-    KINDS,
-    Kind,
-    Matrix,
-    Sensing,
-    add_signs,
+from gossamer.parts.codecs.reconstruction import (
     amp,
     back_projection,
     back_projection_error,
@@ -29,13 +24,22 @@ from gossamer.parts.codecs.sensing import (
     least_squares,
     least_squares_error,
     niht,
-    pack_signs,
     scaled,
+)
+from gossamer.parts.codecs.sensing import (
+    ENTRIES,
+    KINDS,
+    Deal,
+    GaussianMatrix,
+    HadamardMatrix,
+    Kind,
+    Matrix,
+    Sensing,
+    add_signs,
+    pack_signs,
     signs,
     unpack_signs,
 )
-from gossamer.parts.codecs.sensing.interleave import Deal
-from gossamer.parts.codecs.sensing.matrix import ENTRIES, GaussianMatrix, HadamardMatrix
 from helpers.compare import cosine
 
 KEY = key(11)

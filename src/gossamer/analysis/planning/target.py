@@ -14,7 +14,7 @@ the model, the squared error of the reconstruction is that of the decoder instea
 
     e(S) = least_squares_error(n, S)
 
-of ``gossamer.parts.codecs.sensing.decode``. It falls from 1 to (pi / 2 - 1) n / S. The terms are then
+of ``gossamer.parts.codecs.reconstruction``. It falls from 1 to (pi / 2 - 1) n / S. The terms are then
 
     pruning      4 L^2 D^2 sum rho_u
     outages      c^2 G^2 (6 + 2 e(S)) sum q_u
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from gossamer.analysis.theory import WirelessSetting, gradient_bound
 from gossamer.core.errors import gather, require, wrong
-from gossamer.parts.codecs.sensing import least_squares_error
+from gossamer.parts.codecs.reconstruction import least_squares_error
 
 PLANNED = ("mean", "scale", "coefficient", "stale", "triangle")
 """Corrections of the bound that a plan supports."""

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from gossamer.core.adapter import Adapter
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
-from gossamer.parts.codecs.names import fits
+from gossamer.core.types import fits
 
 A, B = "lora_A", "lora_B"
 """The names of the two tensors of an adapted layer."""

@@ -41,7 +41,7 @@ class Dense(Codec):
         if self.dtype == "model":
             return {"values": x}
         half = HALVES[self.dtype]
-        found, most = largest(x).item(), torch.finfo(half).max
+        found, most = largest(x).max().item(), torch.finfo(half).max
         if found > most:
             advice = "use Dense(), or clip the update" if most > 1e38 else "use Dense('bfloat16') or Dense()"
             raise PayloadError(

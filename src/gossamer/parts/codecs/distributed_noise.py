@@ -53,7 +53,7 @@ from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.privacy import Guarantee, Participation
-from gossamer.core.random import Key, fold, uniform
+from gossamer.core.random import Key, Keys, fold, uniform
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
@@ -288,13 +288,17 @@ def norm_bound(clip: float, size: int) -> float:
     return min(clip + root, math.sqrt(likely))
 
 
-def rounded(y: Tensor, bound: float, key: Key) -> Tensor:
+def rounded(y: Tensor, bound: float, key: Key | Keys) -> Tensor:
     """Return whole numbers near ``y`` as int64. Their norm is at most ``bound`` if that of ``y`` is."""
+    found, left = y.trunc().long(), torch.ones(*y.shape[:-1], 1, dtype=torch.bool, device=y.device)
     for attempt in range(ATTEMPTS):
-        found = (y + uniform(fold(key, attempt), len(y), dtype=torch.float64, device=y.device)).floor().long()
-        if int((found * found).sum()) <= bound**2:
-            return found
-    return y.trunc().long()
+        drawn = uniform(fold(key, attempt), y.shape[-1], dtype=torch.float64, device=y.device)
+        tried = (y + drawn).floor().long()
+        fits = (tried * tried).sum(-1, keepdim=True) <= bound**2
+        found, left = torch.where(left & fits, tried, found), left & ~fits
+        if not bool(left.any()):
+            break
+    return found
 
 
 NAME = "values"
@@ -307,17 +311,17 @@ def pack(values: Tensor, width: int) -> Payload:
     {'values': tensor([1, 2, 4], dtype=torch.uint8)}
     """
     planes = [codes(values >> shift & 0xFF, bits) for shift, bits in _planes(width)]
-    return {NAME: torch.cat(planes)}
+    return {NAME: torch.cat(planes, -1)}
 
 
 def unpack(payload: Payload, width: int, count: int, limit: int) -> Tensor:
     """Return ``count`` numbers as int64. Raises ``PayloadError`` for wrong bytes, and for a number above ``limit``."""
     sizes = [code_bytes(count, bits) for _, bits in _planes(width)]
-    pieces = expect(payload, NAME, torch.uint8, sum(sizes)).split(sizes)
-    found = torch.zeros(count, dtype=torch.int64, device=pieces[0].device)
+    pieces = expect(payload, NAME, torch.uint8, sum(sizes)).split(sizes, -1)
+    found = torch.zeros(*pieces[0].shape[:-1], count, dtype=torch.int64, device=pieces[0].device)
     for (shift, bits), piece in zip(_planes(width), pieces, strict=True):
         found |= expect_codes({NAME: piece}, NAME, bits, count).long() << shift
-    if count and int(found.max()) > limit:
+    if found.numel() and int(found.max()) > limit:
         raise PayloadError(f"{NAME!r} has the number {int(found.max()):,}, above the largest one, {limit:,}")
     return found
 

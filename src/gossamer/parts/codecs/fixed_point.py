@@ -29,10 +29,9 @@ from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.random import fold, uniform
 from gossamer.core.secure import SumSegment
-from gossamer.core.types import Layout, Payload
+from gossamer.core.types import Layout, Payload, fits
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.names import fits
-from gossamer.parts.codecs.retain import STATISTICS
+from gossamer.parts.codecs.wrappers import STATISTICS
 
 VARIANCES = "*running_var"
 """The names of tensors whose entries must not become negative."""
@@ -76,7 +75,7 @@ class FixedPoint(Codec):
         # The fraction is compared with noise: the sum of a level and noise would be rounded itself.
         noise = uniform(fold(ctx.key, "fixed-point"), ctx.layout.size, dtype=ctx.layout.dtype, device=x.device)
         levels = (low + (noise < exact - low)).to(torch.int64)
-        for (name, own), level in zip(ctx.layout.cut(exact), levels.split(ctx.layout.counts), strict=True):
+        for (name, own), level in zip(ctx.layout.cut(exact), levels.split(ctx.layout.counts, -1), strict=True):
             if fits(name, VARIANCES):
                 level.copy_(own.ceil())
         return self._packed(levels + self.top)

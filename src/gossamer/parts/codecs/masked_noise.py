@@ -58,6 +58,7 @@ floats. This is FedAvg with twice the step and noise, at 32 bits per weight. It 
 
 import functools
 import importlib
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,20 +69,20 @@ from torch import Tensor
 
 from gossamer.core import bits as packing
 from gossamer.core import indices, random
-from gossamer.core.codec import Codec, Coding, FoldInto
+from gossamer.core.codec import Codec, Coding, FoldInto, row_by_row, rows_of
 from gossamer.core.errors import PayloadError, listed, require, wrong
-from gossamer.core.random import Key
+from gossamer.core.random import Key, Keys
 from gossamer.core.random.noise import KINDS, LEAST, Kind, draw, single
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import finite
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.codecs.masked_noise_clipping import clipping
 from gossamer.parts.codecs.masked_noise_scale import (
     Rows,
     Scale,
     Slice,
     by_tensor,
+    clipping,
     expect_scales,
     kernel_length,
     rescaled,
@@ -132,10 +133,7 @@ class NoiseMask(Codec):
         require(
             (self.noise in KINDS, wrong(self, "noise", f"must be one of {listed(KINDS)}")),
             (fits, wrong(self, "alpha", "must be auto or a number from 1e-8 to 1e30")),
-            (
-                not (self.common and self.alpha == "auto"),
-                wrong(self, "alpha", COMMON),
-            ),
+            (not (self.common and self.alpha == "auto"), wrong(self, "alpha", COMMON)),
             (0.01 <= self.spread <= 1000, wrong(self, "spread", "must be a number from 0.01 to 1000")),
             (self.block is None or self.block > 0, wrong(self, "block", "must be at least 1, or none")),
             (
@@ -166,36 +164,33 @@ class NoiseMask(Codec):
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the mask, as bits or as coded gaps, and the scales if ``alpha`` is auto."""
         mask, scales = self._drawn(finite(x, "change"), ctx)
+        if self.coded and x.dim() > 1:  # forms and lengths differ
+            each = [{name: array[row] for name, array in scales.items()} for row in range(len(x))]
+            return [own | self._sent(one) for own, one in zip(each, mask, strict=True)]  # type: ignore[return-value]
+        return scales | self._sent(mask)
+
+    def _sent(self, mask: Tensor) -> Payload:
         gaps = indices.pack(mask) if self.coded else {}
-        return scales | (gaps if _worth(gaps, ctx.layout.size) else {"mask": packing.bits(mask)})
+        return gaps if _worth(gaps, mask.shape[-1]) else {"mask": packing.bits(mask)}
 
     def _drawn(self, x: Tensor, ctx: Coding) -> tuple[Tensor, Payload]:
         """Return the mask of an update as booleans, and the scales; on a GPU by one kernel where possible."""
         own = random.fold(self._own(ctx), "mask")
-        length = (
-            kernel_length(ctx.layout.counts, self.block) if self.alpha == "auto" and _fusible(x, self.noise) else None
-        )
-        if length is None or (kernels := _kernels("masked_noise_encode_triton")) is None:
-            n = self.draw(ctx, x.device)
-            x, scales = self._rescaled(x, n, ctx.layout)
-            return self._mask(x, n, own), scales
+        fusible = self.alpha == "auto" and x.dim() == 1 and _fusible(x, self.noise)
+        length = kernel_length(ctx.layout.counts, self.block) if fusible else None
+        if length is None or (kernels := _kernels()) is None:
+            n, scales = self.draw(ctx, x.device), Payload()
+            if self.alpha == "auto":
+                x, scales = rescaled_exactly(x, n, ctx.layout, self.spread, self.block, self._expected)
+            if not self.stochastic:
+                return x / n > 0, scales
+            draws = random.uniform(own, ctx.layout.size, dtype=x.dtype, device=x.device)
+            return draws < probability(x, n, self.signed), scales
         noise, bernoulli = random.fold(ctx.key, "noise"), self.noise == "bernoulli"
         by = kernels.Draws(noise, own, self.signed, bernoulli, self.stochastic, LEAST)
         mask, columns = kernels.encode(x, tuple(ctx.layout.counts), length, self.spread, by)
         counts = [-(-entries // length) for entries in ctx.layout.counts]
         return mask, sent(scales_of(columns, counts), x.device)
-
-    def _rescaled(self, x: Tensor, n: Tensor, layout: Layout) -> tuple[Tensor, Payload]:
-        """Return the update in units of the noise's magnitude, and the scales of the blocks as an array."""
-        if self.alpha != "auto":
-            return x, {}
-        return rescaled_exactly(x, n, layout, self.spread, self.block, self._expected)
-
-    def _mask(self, x: Tensor, n: Tensor, key: Key) -> Tensor:
-        if not self.stochastic:
-            return x / n > 0
-        draws = random.uniform(key, len(x), dtype=x.dtype, device=x.device)
-        return draws < probability(x, n, self.signed)
 
     def _expected(self, u: Tensor, n: Tensor) -> Tensor:
         """Return the expectation of the masked noise over the draws of the mask."""
@@ -232,8 +227,10 @@ class NoiseMask(Codec):
 
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return noise times mask, times the scale of the block if ``alpha`` is auto."""
+        if self.coded and rows_of(payload) is not None:
+            return row_by_row(self.decode, payload, ctx)
         packed, scales = self._read(payload, ctx.layout)
-        out = torch.empty(ctx.layout.size, dtype=ctx.layout.dtype, device=packed.device)
+        out = torch.empty(*packed.shape[:-1], ctx.layout.size, dtype=ctx.layout.dtype, device=packed.device)
         for piece in by_tensor([out], scales):
             for chunk, values in self._values(packed, piece, ctx.key):
                 chunk.copy_(values)
@@ -261,10 +258,10 @@ class NoiseMask(Codec):
 
         return add
 
-    def _add(self, piece: Slice, packed: Tensor, key: Key, weight: float) -> None:
+    def _add(self, piece: Slice, packed: Tensor, key: Key | Keys, weight: float) -> None:
         """Add the message's entries to a piece of the sum."""
         acc = piece.values
-        if _fusible(acc, self.noise) and (kernels := _kernels("masked_noise_triton")):
+        if _fusible(acc, self.noise) and (kernels := _kernels()):
             where, magnitudes = random.fold(key, "noise"), (single(self._alpha), LEAST)
             kernels.fold(piece, packed, where, *magnitudes, single(weight), self.signed, self.noise == "bernoulli")
             return
@@ -289,8 +286,8 @@ class NoiseMask(Codec):
             return {name: self._masked(change[name], noise[name], drawn[name], share) for name in names}
         found: Params = {}
         for rows, alike in together({name: noise[name].numel() for name in names}, self.block).items():
-            u, numbers = (rows.join(one[name] for name in alike) for one in (change, drawn))
-            n = rows.join((noise[name] for name in alike), 1.0)
+            u, numbers = (rows.join(one[name].reshape(-1) for name in alike) for one in (change, drawn))
+            n = rows.join((noise[name].reshape(-1) for name in alike), 1.0)
             values = rows.part(self._masked_in_scale(u, n, numbers, share, rows))
             found |= {name: value.view(noise[name].shape) for name, value in zip(alike, values, strict=True)}
         return found
@@ -319,24 +316,27 @@ class NoiseMask(Codec):
             raise PayloadError(f"expected only 'mask', got {listed(payload)}")
         return packed
 
-    def _values(self, packed: Tensor, piece: Slice, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
+    def _values(self, packed: Tensor, piece: Slice, key: Key | Keys) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield chunks of a piece of the message's vector, each with its masked noise."""
         first, start = piece.first, piece.start
-        for chunk in torch.split(piece.values, CHUNK["cuda" if packed.is_cuda else "cpu"]):
-            skip, end = first % 8, first + len(chunk)
-            flags = packing.unbits(packed[first // 8 : -(-end // 8)], skip + len(chunk))[skip:]
+        rows = math.prod(piece.values.shape[:-1])
+        size = max(8, CHUNK["cuda" if packed.is_cuda else "cpu"] // rows // 8 * 8)
+        for chunk in torch.split(piece.values, size, -1):
+            count = chunk.shape[-1]
+            skip, end = first % 8, first + count
+            flags = packing.unbits(packed[..., first // 8 : -(-end // 8)], skip + count)[..., skip:]
             mask = (packing.plus_minus if self.signed else packing.numbers)(flags, torch.float32)
-            noise = self._noise(key, first, len(chunk), packed.device)
+            noise = self._noise(key, first, count, packed.device)
             if self.alpha == "auto":
-                noise.mul_(piece.scale.of(start, len(chunk)))
-            yield chunk, noise.mul_(mask)
-            first, start = end, start + len(chunk)
+                noise.mul_(piece.scale.of(start, count))
+            yield chunk, noise * mask if noise.dim() < mask.dim() else noise.mul_(mask)
+            first, start = end, start + count
 
-    def _own(self, ctx: Coding) -> Key:
+    def _own(self, ctx: Coding) -> Key | Keys:
         """Return the key of the sender's draws. That of the noise is the sender's own too, unless it is common."""
         return ctx.own if self.common else ctx.key
 
-    def _noise(self, key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
+    def _noise(self, key: Key | Keys, start: int, count: int, device: torch.device | str) -> Tensor:
         return draw(self.noise, self._alpha, random.fold(key, "noise"), count, start=start, device=device)
 
 
@@ -389,6 +389,8 @@ class CommonMaskedNoise(NoiseMask):
 
     def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the mask as zeros and ones, also for masks of -1 and 1."""
+        if self.coded and rows_of(payload) is not None:
+            return row_by_row(self.to_sum, payload, ctx)
         packed, _ = self._read(payload, ctx.layout)
         return packing.numbers(packing.unbits(packed, ctx.layout.size), ctx.layout.dtype)
 
@@ -437,9 +439,9 @@ def _fusible(vector: Tensor, noise: Kind) -> bool:
 
 
 @functools.cache
-def _kernels(module: str) -> Any:
-    """Return a module of GPU kernels, or ``None`` without Triton, which only CUDA builds of torch have."""
+def _kernels() -> Any:
+    """Return the module of GPU kernels, or ``None`` without Triton, which only CUDA builds of torch have."""
     try:
-        return importlib.import_module(f"gossamer.parts.codecs.{module}")
+        return importlib.import_module("gossamer.parts.codecs.masked_noise_triton")
     except ImportError:
         return None

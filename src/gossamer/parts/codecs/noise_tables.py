@@ -24,7 +24,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from gossamer.core.random import Key, fold
+from gossamer.core.random import Key, Keys, fold
 from gossamer.core.random.private import words_of
 
 TAIL = 81 * math.log(2)
@@ -117,13 +117,13 @@ def _on(weights: Weights, variance: float, device: torch.device) -> tuple[Tensor
     return upper.to(device), lower.to(device)
 
 
-def draw(weights: Weights, variance: float, key: Key, n: int, *, secure: bool, device: torch.device) -> Tensor:
+def draw(weights: Weights, variance: float, key: Key | Keys, n: int, *, secure: bool, device: torch.device) -> Tensor:
     """Return ``n`` draws of a distribution as int64: those of a key, or secure ones."""
     upper, lower = _on(weights, variance, device)
     drawn = words_of(key, n, secure, device=device)
     found = torch.searchsorted(upper, drawn, right=True)
-    tied = (upper[(found - 1).clamp(min=0)] == drawn).nonzero()[:, 0]
-    if len(tied):
+    tied = upper[(found - 1).clamp(min=0)] == drawn
+    if bool(tied.any()):
         found[tied] = _settled(upper, lower, drawn[tied], words_of(fold(key, "lower"), n, secure, device=device)[tied])
     return found - reach(variance)
 

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from gossamer.core import tree
-from gossamer.core.codec import Codec, Coding, Kept
+from gossamer.core.codec import Codec, Coding, Kept, row_by_row, rows_of
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.secure import SumSegment
-from gossamer.core.types import Layout, Params, Payload, State
+from gossamer.core.types import Layout, Params, Payload, State, fits
 from gossamer.core.untrusted import check_names, under
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.codecs.names import fits
 
 REST = "rest."
 """The prefix of the array names of the remaining tensors."""
@@ -137,16 +136,15 @@ class OnWeights(Codec):
 
     def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payloads of all groups as one payload, and the new state of each codec."""
-        payload: Payload = {}
+        parts: dict[str, Payload] = {}
         kept: State = {}
         entries = dict(ctx.layout.cut(x))
         for piece in self.pieces(ctx.layout):
             before = memory.get(f"of {piece.prefix}") or piece.codec.init(piece.layout)
             vector = _vector(entries, piece.layout)
-            part, after = piece.codec.encode_with(vector, before, piece.coding(ctx))
-            payload |= {piece.prefix + name: array for name, array in part.items()}
+            parts[piece.prefix], after = piece.codec.encode_with(vector, before, piece.coding(ctx))
             kept |= {f"of {piece.prefix}": after} if after else {}
-        return payload, kept
+        return joined(parts), kept
 
     def skipped(self, memory: State) -> State:
         """Delegate to each codec."""
@@ -183,6 +181,8 @@ class OnWeights(Codec):
 
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Decode each group from its part of the payload."""
+        if isinstance(payload, list):  # lengths differ
+            return row_by_row(self.decode, payload, ctx)
         found = self._unsent(ctx.layout, tree.device(payload) if payload else torch.device("cpu"))
         for piece, part, own in self._parts(payload, ctx):
             found |= piece.layout.cut(piece.codec.decode(part, own))
@@ -236,6 +236,8 @@ class OnWeights(Codec):
 
     def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the vectors of all groups as one vector."""
+        if isinstance(payload, list):
+            return row_by_row(self.to_sum, payload, ctx)
         found = [piece.codec.to_sum(part, own) for piece, part, own in self._parts(payload, ctx)]
         return torch.cat(found[::-1], -1)
 
@@ -287,6 +289,21 @@ class OnWeights(Codec):
         return found
 
 
+def joined(parts: Mapping[str, Payload]) -> Payload:
+    """Return payloads as one, with the prefixes of their arrays; of a group a list, if one of them is."""
+    count = next((len(part) for part in parts.values() if isinstance(part, list)), None)
+    if count is None:
+        return {prefix + name: array for prefix, part in parts.items() for name, array in part.items()}
+    each = {prefix: rows_of(part) or [part] * count for prefix, part in parts.items()}
+    return [  # type: ignore[return-value]
+        joined({prefix: rows[row] for prefix, rows in each.items()}) for row in range(count)
+    ]
+
+
 def _vector(entries: Mapping[str, Tensor], layout: Layout) -> Tensor:
     """Return the entries of a layout's tensors as one vector."""
-    return torch.cat([entries[name] for name, _ in layout.shapes], -1)
+    pieces = [entries[name] for name, _ in layout.shapes]
+    if len({piece.dim() for piece in pieces}) > 1:  # all rows have the same entries that are not sent
+        rows = next(len(piece) for piece in pieces if piece.dim() > 1)
+        pieces = [piece.expand(rows, -1) for piece in pieces]
+    return torch.cat(pieces, -1)

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import expect_bits, numbers, plus_minus
-from gossamer.core.codec import Codec, Coding, Kept
+from gossamer.core.codec import Codec, Coding, Kept, each_row, rows_of
 from gossamer.core.errors import Mistake, PayloadError, Setting, listed, require, wrong
 from gossamer.core.exact import norm
 from gossamer.core.random import fold
@@ -48,21 +48,10 @@ from gossamer.core.random import key as make_key
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload, State
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.retain import Retain, lost_after, lost_if_skipped, nothing_lost
+from gossamer.parts.codecs.reconstruction import amp, back_projection, biht, least_squares, niht, scaled
 from gossamer.parts.codecs.scale import expect_scale
-from gossamer.parts.codecs.sensing import (
-    KINDS,
-    Kind,
-    Matrix,
-    Sensing,
-    amp,
-    back_projection,
-    biht,
-    least_squares,
-    niht,
-    pack_signs,
-    scaled,
-)
+from gossamer.parts.codecs.sensing import KINDS, Kind, Matrix, Sensing, pack_signs
+from gossamer.parts.codecs.wrappers import Retain, lost_after, lost_if_skipped, nothing_lost
 
 Decoder = Literal["least-squares", "amp", "niht", "biht", "back-projection"]
 Scaling = Literal["linear", "norms"]
@@ -196,7 +185,7 @@ class OneBit(Codec):
         return {"signs": pack_signs(signs), **self._scale("scale", x)}
 
     def _scale(self, name: str, x: Tensor) -> Payload:
-        return {name: finite(norm(x).reshape(1), "norm")} if self.length is None else {}
+        return {name: finite(norm(x).unsqueeze(-1), "norm")} if self.length is None else {}
 
     def init(self, layout: Layout) -> State:
         """Return the state without a lost update."""
@@ -211,10 +200,17 @@ class OneBit(Codec):
         payload = self.encode(whole, ctx)
         if self.retain == "signs" and bool(lost.any()):
             phi = self.phi(ctx, x.device)
-            payload["signs"] = pack_signs(phi.signs(x), phi.signs(lost))
-            payload |= self._scale("lost", lost)
+            again = {"signs": pack_signs(phi.signs(x), phi.signs(lost)), **self._scale("lost", lost)}
+            payload = self._with_lost(payload, again, lost)
         empty, sent = torch.zeros_like(x), whole if self.accumulate else x
         return payload, {"lost": ctx.layout.unflatten(empty), "sent": ctx.layout.unflatten(sent)}
+
+    def _with_lost(self, payload: Payload, again: Payload, lost: Tensor) -> Payload:
+        """Return the payload with the lost signs; of a group a list, as only some clients may have lost some."""
+        if lost.dim() == 1:
+            return payload | again
+        rows = zip(rows_of(payload) or [], rows_of(again) or [], lost.any(-1), strict=True)
+        return [one | more if bool(some) else one for one, more, some in rows]  # type: ignore[return-value]
 
     def skipped(self, memory: State) -> State:
         """Return the state of entries that were not sent."""
@@ -245,6 +241,7 @@ class OneBit(Codec):
         """Return the number of measurements, plus one for the norm unless only bits are summed."""
         return self.sensing.count(layout.size) + (0 if self._bits_only else 1)
 
+    @each_row
     def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return signs times norms, including those of a lost message, followed by the sum of the norms.
 
@@ -283,6 +280,7 @@ class OneBit(Codec):
         found = DECODERS[self.decoder](phi, y / most, max(1, round(self.share * ctx.layout.size)))
         return found * most if self.scaling == "linear" else scaled(found) * length
 
+    @each_row
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Decode a single message."""
         return self.from_sum(self.to_sum(payload, ctx), ctx)

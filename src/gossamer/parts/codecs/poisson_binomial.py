@@ -10,7 +10,7 @@ This is unbiased for updates that are not clipped. With ``trials=1``, a message 
 all clients add up, so secure aggregation needs few bits.
 
 The rotation makes entries almost Gaussian with standard deviation ``clip / sqrt(d)``, for d entries. The range c is
-``spread`` of them. Entries are interleaved before the rotation (``gossamer.parts.codecs.sensing.interleave``), so that
+``spread`` of them. Entries are interleaved before the rotation (``gossamer.parts.codecs.sensing``), so that
 all blocks of it have almost the same norm.
 
 The guarantee (``renyi``) is about that of Gaussian noise with the noise multiplier
@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import bits, codes, expect_bits, expect_codes, numbers
-from gossamer.core.codec import Codec, Coding
+from gossamer.core.codec import Codec, Coding, each_row
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.privacy import Guarantee, Participation
-from gossamer.core.random import Key, fold
+from gossamer.core.random import fold
 from gossamer.core.random.private import words_of
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
@@ -51,7 +51,7 @@ from gossamer.parts.codecs.private import (
 )
 from gossamer.parts.codecs.renyi import poisson_binomial
 from gossamer.parts.codecs.rotation import BLOCK, Rotation
-from gossamer.parts.codecs.sensing.interleave import Deal
+from gossamer.parts.codecs.sensing import Deal
 
 
 @dataclass(frozen=True)
@@ -112,20 +112,19 @@ class PoissonBinomial(Codec):
         """True: bits are random."""
         return True
 
+    @each_row
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the number of ones of each entry: one bit, or a code."""
         y = self._rotated(clipped(finite(x, "change"), self.clip), ctx)
         chance = (y * (1 / self._range(ctx.layout))).clamp_(-1, 1) * self.theta + 0.5
-        ones = sum(self._flips(chance, fold(ctx.own, "trial", trial)) for trial in range(self.trials))
-        assert isinstance(ones, Tensor)
+        ones = torch.zeros_like(chance, dtype=torch.uint8)
+        for trial in range(self.trials):
+            at = fold(ctx.own, "trial", trial)
+            drawn = words_of(at, len(chance), self.secure_noise, device=chance.device)
+            ones += (drawn >> 11 & (1 << 53) - 1).double() * 0.5**53 < chance
         return {"bits": bits(ones > 0)} if self.trials == 1 else {"codes": codes(ones, self._width)}
 
-    def _flips(self, chance: Tensor, key: Key) -> Tensor:
-        """Return ones with these probabilities, and zeros, as uint8."""
-        drawn = words_of(key, len(chance), self.secure_noise, device=chance.device)
-        uniform = (drawn >> 11 & (1 << 53) - 1).double() * 0.5**53
-        return (uniform < chance).view(torch.uint8)
-
+    @each_row
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the unbiased estimate of the clipped update."""
         return self.from_sum(self.to_sum(payload, ctx), ctx)
@@ -139,6 +138,7 @@ class PoissonBinomial(Codec):
         """Return the number of bits per entry as the limit."""
         return (SumSegment(self.sum_size(layout), self.trials),)
 
+    @each_row
     def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the number of ones of each entry."""
         if self.trials == 1:

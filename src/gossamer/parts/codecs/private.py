@@ -31,7 +31,7 @@ from gossamer.core.random.private import gaussian
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.codecs.wrapper import CodecWrapper
+from gossamer.parts.codecs.wrappers import CodecWrapper
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def clipped(x: Tensor, clip: float) -> Tensor:
     tensor([0.6000, 0.8000], dtype=torch.float64)
     """
     wide = x.double()
-    length = norm(wide)
+    length = norm(wide).unsqueeze(-1)
     # Just below the norm, so that the rounding of products does not exceed it.
     factor = torch.full_like(length, clip * (1 - 1e-12)) / torch.where(length > 0, length, 1)
     return wide * factor.clamp(max=1)

@@ -34,10 +34,10 @@ from torch import Tensor
 
 from gossamer.core import indices
 from gossamer.core.bits import codes, expect_codes
-from gossamer.core.codec import Codec, Coding
+from gossamer.core.codec import Codec, Coding, each_row
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.exact import root, shift, total, unit
-from gossamer.core.random import Key, fold, uniform, words
+from gossamer.core.random import Key, Keys, fold, uniform, words
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs.rotation import BLOCK, Rotation
@@ -134,6 +134,7 @@ class QuicFL(Codec):
         """True: every entry is unbiased."""
         return True
 
+    @each_row
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the messages, the large entries and their indices, and a scale per segment."""
         rotation = Rotation(ctx.layout.size, ctx.key)
@@ -147,6 +148,7 @@ class QuicFL(Codec):
         coded = {"messages": codes(messages, self.bits), "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
         return {**coded, "large": z[large], **indices.pack(large)}
 
+    @each_row
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return value times scale, rotated back."""
         rotation = Rotation(ctx.layout.size, ctx.key)
@@ -161,7 +163,7 @@ class QuicFL(Codec):
             rows.mul_(scale.view(-1, 1))
         return shift(rotation.inverse_(z), exponent).clamp(-limit, limit)
 
-    def _messages(self, z: Tensor, key: Key, table: Table) -> Tensor:
+    def _messages(self, z: Tensor, key: Key | Keys, table: Table) -> Tensor:
         """Return a random message for each entry, given its shared number."""
         step = torch.bucketize(z, table.means, right=True).clamp(1, len(table.steps)) - 1
         low, high = table.means[step], table.means[step + 1]
@@ -179,7 +181,7 @@ def _scaled(rows: Tensor) -> tuple[Tensor, Tensor]:
     return z.view(-1), shift(scale, exponent[:, 0])
 
 
-def _shared(key: Key, table: Table, count: int, device: torch.device) -> Tensor:
+def _shared(key: Key | Keys, table: Table, count: int, device: torch.device) -> Tensor:
     """Return the shared random number of each entry: the low bits of a byte."""
     drawn = words(fold(key, "shared"), -(-count // 8), device=device)
     octets = drawn.view(-1, 1) >> torch.arange(0, 64, 8, device=device)

@@ -28,9 +28,10 @@ import torch
 from torch import Tensor
 
 from gossamer.core import exact, indices, wire
-from gossamer.core.codec import Codec, Coding
+from gossamer.core.codec import Codec, Coding, each_row
 from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.exchange import Context
+from gossamer.core.random import Key
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, combine, project
 from gossamer.core.solver import ForwardSolver, Solver
@@ -106,12 +107,12 @@ class Seeds(Codec):
 
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the products of the vector with the directions, divided by their number."""
-        at, total = key_tensor(ctx.key, x.device), x.new_zeros(self.count)
+        at, total = key_tensor(ctx.key, x.device), x.new_zeros(*x.shape[:-1], self.count)
         scaled, exponent = exact.unit(finite(x, "change"))  # sums of the largest floats would be infinite
         for layer, piece in self._pieces(scaled, ctx.layout):
             total += project(self.directions, at, piece, self.count, layer)
         scalars = exact.shift(total / total.new_tensor(self.count), exponent)
-        if not float(scalars.double().abs().sum()) < LARGEST:
+        if not bool((scalars.double().abs().sum(-1) < LARGEST).all()):
             raise PayloadError(f"the change has entries up to {float(x.abs().amax()):.1e}, too large for sums")
         return self._sent(scalars)
 
@@ -120,6 +121,8 @@ class Seeds(Codec):
         return self._sent(carry["scalars"])
 
     def _sent(self, scalars: Tensor) -> Payload:
+        if scalars.dim() > 1:  # lengths differ
+            return [self._sent(row) for row in scalars]  # type: ignore[return-value]
         scalars = finite(scalars.to(DTYPES[self.dtype]), "scalars")
         used = scalars != 0
         sparse = {"scalars": scalars[used], **indices.pack(used)}
@@ -131,6 +134,7 @@ class Seeds(Codec):
         """Return the number of directions."""
         return self.count
 
+    @each_row
     def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the scalars."""
         if not payload.keys() & {"bitmap", "quotients", "remainders"}:
@@ -145,11 +149,14 @@ class Seeds(Codec):
         """Return the sum of the directions, each times its scalar."""
         mean = mean.to(ctx.layout.dtype)
         scale = self.solver.span.scale if self.solver else 1.0
-        at = key_tensor(self.solver.direction_key(ctx.key) if self.solver else ctx.key, mean.device)
-        found = mean.new_zeros(ctx.layout.size)
+        key = ctx.key
+        if self.solver is not None:
+            assert isinstance(key, Key)  # all clients of a round have the same directions
+            key = self.solver.direction_key(key)
+        at, found = key_tensor(key, mean.device), mean.new_zeros(*mean.shape[:-1], ctx.layout.size)
         pieces = list(self._pieces(found, ctx.layout))
         sums = combine(
-            self.directions, at, mean * mean.new_tensor(scale), [(layer, piece.numel()) for layer, piece in pieces]
+            self.directions, at, mean * mean.new_tensor(scale), [(layer, piece.shape[-1]) for layer, piece in pieces]
         )
         for (_, piece), total in zip(pieces, sums, strict=True):
             piece.copy_(total)

@@ -1,7 +1,10 @@
-"""KLMS: a mask by importance sampling, relative to the mean mask that client and server already know.
+"""Random masks in place of scores: FedPM's, and KLMS, which sends them relative to the mean mask of both sides.
 
-Isik et al., Adaptive Compression in Federated Learning via Side Information, AISTATS 2024,
-https://arxiv.org/abs/2306.12625.
+**Sampled mask** (FedPM; Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328): one bit per score, drawn as 1 with
+probability sigmoid(score).
+
+**KLMS**: a mask by importance sampling, relative to the mean mask that client and server already know (Isik et al.,
+Adaptive Compression in Federated Learning via Side Information, AISTATS 2024, https://arxiv.org/abs/2306.12625).
 
 A client of FedPM wants to send a mask that is drawn with probabilities q = sigmoid(scores after training). The server
 knows p = sigmoid(scores before training), which are close to q. The mask is cut into blocks. For each block, both sides
@@ -30,8 +33,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossamer.core import bits as packing
+from gossamer.core import entropy
 from gossamer.core.bits import codes, expect_codes
-from gossamer.core.codec import Codec, Coding
+from gossamer.core.codec import Codec, Coding, each_row, row_by_row, rows_of
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
@@ -44,6 +49,49 @@ from gossamer.parts.codecs.dense import Dense
 GRID = 2**16
 GAMMA, FIRST, SECOND = signed(0x9E3779B97F4A7C15), signed(0xBF58476D1CE4E5B9), signed(0x94D049BB133111EB)
 LEAST = 2.0**-24  # the smallest probability of a mask entry
+
+
+@dataclass(frozen=True)
+class SampledMask(Codec):
+    """Sends a random mask in place of scores. Its expectation is the sigmoid of the scores.
+
+    FedPM, https://arxiv.org/abs/2209.15328.
+
+    Args:
+        coded: send the entropy code of the mask where it is shorter than one bit per entry
+    """
+
+    coded: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """False: sigmoids differ between devices in the last bit, which may change a draw."""
+        return False
+
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        """Return the mask as bits."""
+        if self.coded and x.dim() > 1:  # codes differ in length
+            return row_by_row(self.encode, x, ctx)
+        drawn = uniform(ctx.key, ctx.layout.size, dtype=x.dtype, device=x.device)
+        mask = drawn < torch.sigmoid(finite(x, "scores"))
+        packed = {"mask": packing.bits(mask)}
+        return entropy.shorter(packed, mask, 2) if self.coded else packed
+
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        """Return the mask as zeros and ones."""
+        if self.coded and rows_of(payload) is not None:
+            return row_by_row(self.decode, payload, ctx)
+        if self.coded and entropy.NAME in payload:
+            return entropy.expect_symbols(payload, 2, ctx.layout.size, -(-ctx.layout.size // 8)).to(ctx.layout.dtype)
+        return packing.numbers(packing.expect_bits(payload, "mask", ctx.layout.size), ctx.layout.dtype)
+
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the limit 1: the decoded vector is a mask."""
+        return (SumSegment(layout.size, 1),)
+
+    def unreplayable(self) -> str:
+        """Return nothing: only the draws depend on the device, not the decoded mask."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +138,7 @@ class KLMS(Codec):
         """Return the limit 1: the decoded vector is a mask."""
         return (SumSegment(layout.size, 1),)
 
+    @each_row
     def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the number of the chosen candidate of each block, and the length of a block."""
         thresholds = _prior(ctx, x.device)
@@ -104,6 +153,7 @@ class KLMS(Codec):
         block = torch.tensor([length], dtype=torch.int32, device=x.device)
         return {"numbers": codes(chosen, self.bits), "block": block}
 
+    @each_row
     def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the chosen masks as zeros and ones."""
         length = int(expect(payload, "block", torch.int32, 1))
