@@ -8,9 +8,8 @@ plan.
 
 from gossamer.analysis.planning.loads import Load, Pruning
 from gossamer.analysis.planning.plan import Plan, Share
-from gossamer.analysis.planning.probe import Constants, probe
 from gossamer.analysis.planning.problem import Limits, Problem, make
-from gossamer.analysis.planning.target import PLANNED, Target
+from gossamer.analysis.planning.target import PLANNED, Constants, Target, probe
 from gossamer.analysis.planning.work import MessageSize
 
 __all__ = [

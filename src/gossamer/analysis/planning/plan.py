@@ -1,7 +1,7 @@
 """A plan: the power and the pruning ratio of each client, and the number of measurements; its file and its figure.
 
-The file is JSON and may be edited: reading checks it, and a run uses power, ratio and measurements. It also records
-the run that it was made for, and a different run is refused. This covers the fleet's digest, the number of clients, the
+The file is JSON and may be edited: reading checks it, and a run uses power, ratio and measurements. It also records the
+run that it was made for, and a different run is refused. This covers the fleet's digest, the number of clients, the
 seeds (which draw the devices' positions), fading, the model size, operations per client, and bits per measurement.
 
 ``draw`` shows the trade-off: bound, outages and pruning as functions of the energy budget.
