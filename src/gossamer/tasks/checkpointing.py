@@ -22,7 +22,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from gossamer.core.errors import ConfigError, Mistake, Setting
-from gossamer.tasks.places import Place
+from gossamer.tasks.network import Place
 from gossamer.tasks.random_layers import Layers
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)

@@ -40,11 +40,11 @@ from gossamer.engines.warm_start import Init
 from gossamer.runs.records import check_about, read_about, refuse_busy
 from gossamer.runs.report.summary import method_name
 from gossamer.runs.report.tables import method as short_name
+from gossamer.tasks.batch_norms import OfTraining
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.precision import FLOAT32, on_cpu
-from gossamer.tasks.static_norms import OfTraining
 from gossamer.tasks.task import Task
 
 TENSORS, SPARSE_TENSORS = "model.safetensors", "model.sparse.safetensors"

@@ -16,13 +16,20 @@ from torch import nn
 
 from gossamer.core import specs
 from gossamer.core.errors import ConfigError, require
-from gossamer.tasks.nets.conv import cnn2, cnn4, cnn8, cnn_gn, lenet5, vgg11
-from gossamer.tasks.nets.dense import logistic, mlp
-from gossamer.tasks.nets.gpt import GPT2Size, GPTSize
-from gossamer.tasks.nets.lstm import lstm
-from gossamer.tasks.nets.mixer import mixer
-from gossamer.tasks.nets.resnet import resnet18
-from gossamer.tasks.nets.resnet_gn import resnet18_gn
+from gossamer.tasks.nets.images import (
+    cnn2,
+    cnn4,
+    cnn8,
+    cnn_gn,
+    lenet5,
+    logistic,
+    mixer,
+    mlp,
+    resnet18,
+    resnet18_gn,
+    vgg11,
+)
+from gossamer.tasks.nets.text import GPT2Size, GPTSize, lstm
 
 __all__ = ["NETS", "Net", "Sizes", "build", "check_name"]
 

@@ -1,16 +1,105 @@
-"""Derive the width rule of a network from one forward pass."""
+"""Derive the width rule of a network from one forward pass: find the tied dimensions of its tensors.
 
-from collections.abc import Mapping
+The trace sees every operation with its tensors. A rule per type of operation determines which dimensions it ties. The
+rules are in ``gossamer.tasks.widths.rules``.
+"""
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from gossamer.core.errors import ConfigError
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.widths.axes import Axis, Factor
-from gossamer.tasks.widths.base import Widths
-from gossamer.tasks.widths.dims import Dim, Unit, length, plain
-from gossamer.tasks.widths.trace import follow
+from gossamer.tasks.operations import LightMode
+from gossamer.tasks.widths.base import Axis, Factor, Widths
+from gossamer.tasks.widths.dims import Dim, MismatchError, Unit, fix, fresh, length, plain
+from gossamer.tasks.widths.elastic import opened
+from gossamer.tasks.widths.rules import Call, UnknownOperationError, rule
+
+
+class Trace(LightMode):
+    """Tracks the dimensions of tensors through operations.
+
+    With ``streams`` added dimensions are tied. Without it, a sum takes the channels of the newest layer: each layer
+    then draws its own channels, as in published code for random sub-models.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], layers: list[str], streams: bool) -> None:
+        super().__init__()
+        self.layers, self.streams = layers, streams
+        self.known: dict[int, tuple[Tensor, list[Dim]]] = {}
+        for tensor in tensors.values():
+            self.dims(tensor)
+
+    def dims(self, tensor: Tensor) -> list[Dim]:
+        """Return the dimensions of a tensor; an unknown tensor gets new ones."""
+        if id(tensor) not in self.known:
+            self.put(tensor, [fresh(size) for size in tensor.shape])
+        return self.known[id(tensor)][1]
+
+    def put(self, tensor: Tensor, dims: list[Dim]) -> None:
+        """Store the dimensions of a tensor, and keep the tensor so that its id is not reused."""
+        self.known[id(tensor)] = tensor, dims
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation and apply its rule."""
+        out = func(*args, **(kwargs or {}))
+        call = Call(self, func, args, kwargs or {}, out)
+        try:
+            rule(func)(call)
+        except (MismatchError, UnknownOperationError) as error:
+            raise ConfigError(f"{self.where()}: {error} (in {func})") from None
+        return out
+
+    def where(self) -> str:
+        """Return the current layer."""
+        return self.layers[-1] if self.layers else "the network itself"
+
+
+@contextmanager
+def watched(module: nn.Module) -> Iterator[list[str]]:
+    """Return the stack of running layers, innermost last, for a module inside the block."""
+    running: list[str] = []
+
+    def enter(name: str) -> Any:
+        return lambda module, inputs: running.append(f"layer {name} ({type(module).__name__})")
+
+    def leave(*_: Any) -> None:
+        running.pop()
+
+    with ExitStack() as stack:
+        for name, part in module.named_modules():
+            if name:
+                stack.callback(part.register_forward_pre_hook(enter(name)).remove)
+                stack.callback(part.register_forward_hook(leave).remove)
+        yield running
+
+
+def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: bool) -> tuple[Trace, list[Dim]]:
+    """Run a module on samples; return the trace, and the dimensions of the output.
+
+    The dimensions of the output, of ``x``, and of the module's tensors outside ``tensors`` (frozen ones) are fixed.
+    """
+    with torch.no_grad(), watched(module) as layers:
+        trace = Trace(tensors, layers, streams)
+        held = {id(tensor) for tensor in tensors.values()}
+        whole = [tensor for tensor in (*module.parameters(), *module.buffers()) if id(tensor) not in held]
+        for tensor in (*nests.leaves(x).values(), *whole):
+            for dim in trace.dims(tensor):
+                fix(dim)
+        before = [(buffer, buffer.clone()) for buffer in module.buffers()]  # the pass changes running statistics
+        with opened(module), trace:
+            output = nests.forward(module, x)
+        for buffer, value in before:
+            buffer.copy_(value)
+    dims = trace.dims(output)
+    for dim in dims:
+        fix(dim)
+    return trace, dims
 
 
 def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: bool = True) -> Widths:
@@ -46,7 +135,13 @@ class _Names:
     def axis(self, tensor: str, number: int, dim: Dim) -> Axis:
         if length(dim) == 1:
             return Axis((Factor(1),))
-        return Axis(_merged([self.factor(tensor, unit) for unit in plain(dim)]))
+        found: list[Factor] = []
+        for factor in (self.factor(tensor, unit) for unit in plain(dim)):
+            if found and not factor.groups and not found[-1].groups:  # neighbours without groups are one factor
+                found[-1] = Factor(found[-1].size * factor.size)
+            else:
+                found.append(factor)
+        return Axis(tuple(found))
 
     def factor(self, tensor: str, unit: Unit) -> Factor:
         if unit.sum:
@@ -61,14 +156,3 @@ class _Names:
             self.names[id(unit)] = f"{layer}#{taken + 1}" if taken else layer
             self.sizes[self.names[id(unit)]] = unit.size
         return self.names[id(unit)]
-
-
-def _merged(factors: list[Factor]) -> tuple[Factor, ...]:
-    """Merge neighbouring factors without groups."""
-    found: list[Factor] = []
-    for factor in factors:
-        if found and not factor.groups and not found[-1].groups:
-            found[-1] = Factor(found[-1].size * factor.size)
-        else:
-            found.append(factor)
-    return tuple(found)
