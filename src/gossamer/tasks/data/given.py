@@ -5,7 +5,7 @@ is ``(x, y)``, or a dict with the target in the column ``target``. Data that fit
 memory; larger data is read when needed (``gossamer.tasks.data.lazy``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -237,12 +237,17 @@ class _Inputs(Dataset[Nest]):
         return nests.take(self.part.x, row) if isinstance(self.part, Samples) else self.part[row][0]
 
 
-class _Targets(_Inputs):
+class _Targets(Dataset[Tensor]):
     """The targets of converted samples."""
 
+    def __init__(self, pairs: _Pairs) -> None:
+        self.pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
     def __getitem__(self, row: int) -> Tensor:
-        assert isinstance(self.part, _Pairs)
-        return self.part[row][1]
+        return self.pairs[row][1]
 
 
 def target_column(columns: Sequence[str], name: str, target: str | None) -> str:
@@ -290,7 +295,7 @@ def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups
     found = {"train": samples(train, "train", reading), "test": samples(test, "test", reading)}
     for name, given, argument in (("train", groups, "groups"), ("test", test_groups, "test_groups")):
         if given is not None:
-            found[name] = _owned(found[name], given, argument)
+            found[name] = replace(found[name], group=owners(given, argument, len(found[name])))
     if is_federation(train) and is_federation(test) and len(train) != len(test):
         raise ConfigError(f"train has {len(train)} clients, but test has {len(test)}: give each client both")
     check_samples(loss, **found)
@@ -301,21 +306,14 @@ def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups
 
 def _by_name(train: Any, test: Any) -> Any:
     """Return the test data of clients in the order of their training data; refuse other names."""
-    if not (isinstance(train, Mapping) and isinstance(test, Mapping)) or "DatasetDict" in map(_kind, (train, test)):
+    kinds = (type(train).__name__, type(test).__name__)
+    if not (isinstance(train, Mapping) and isinstance(test, Mapping)) or "DatasetDict" in kinds:
         return test
     lacking = [f"test has no data for client {name!r}" for name in train if name not in test]
     strange = [f"{name!r} is no client of train" for name in test if name not in train]
     if lacking or strange:
         raise ConfigError(f"{', and '.join((*lacking, *strange))}: use the same names")
     return {name: test[name] for name in train}
-
-
-def _kind(given: object) -> str:
-    return type(given).__name__
-
-
-def _owned(held: Samples, given: Any, argument: str) -> Samples:
-    return replace(held, group=owners(given, argument, len(held)))
 
 
 def count_classes(*targets: Tensor) -> int:
@@ -355,21 +353,15 @@ def given_split(given: Any, data: Data, clients: int | None, seed: int) -> tuple
     if isinstance(given, Split):
         return "custom", _checked(given, data, clients)
     if callable(given) and not hasattr(given, "deal"):
-        return "custom", _indexed(_called(given, data, clients or CLIENTS, seed), data, clients, seed)
+        dealt = given(data.train.y.numpy(), clients or CLIENTS, generator(fold(make_key(seed), "deal")))
+        return "custom", _indexed(dealt, data, clients, seed)
     if not isinstance(given, str) and not hasattr(given, "deal"):
         return "custom", _indexed(given, data, clients, seed)
-    number = clients if clients is not None else _natural_clients(data) or CLIENTS
+    natural = 0 if data.train.group is None else len(np.unique(data.train.group))
+    number = clients if clients is not None else natural or CLIENTS
     number, seed = whole_number("clients", number, 1), whole_number("seed", seed, 0)
     rule = parse(given, SPLITS, "split") if isinstance(given, str) else given
     return given if isinstance(given, str) else "custom", split(rule, data, number, make_key(seed))
-
-
-def _natural_clients(data: Data) -> int:
-    return 0 if data.train.group is None else len(np.unique(data.train.group))
-
-
-def _called(function: Callable[..., Any], data: Data, clients: int, seed: int) -> Any:
-    return function(data.train.y.numpy(), clients, generator(fold(make_key(seed), "deal")))
 
 
 def _checked(given: Split, data: Data, clients: int | None) -> Split:

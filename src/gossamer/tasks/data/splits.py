@@ -94,7 +94,10 @@ def split(rule: Rule, data: Data, clients: int, key: Key) -> Split:
     owner = top_up(owner, clients, rule.min_samples, fold(key, "top-up"))
     train = grouped(owner, clients)
     if isinstance(rule, Natural) and data.train.group is not None and data.test.group is not None:
-        return Split(*train, *_own_tests(data.train.group[train[0][train[1][:-1]]], data.test.group))
+        # The test samples of each client's natural owner; an owner may have none. Names of owners are ascending.
+        names, owned = data.train.group[train[0][train[1][:-1]]], data.test.group
+        client = np.minimum(np.searchsorted(names, owned), len(names) - 1)
+        return Split(*train, *grouped(np.where(names[client] == owned, client, NOBODY), len(names)))
     groups = strata(data, rule.column if isinstance(rule, Quantile) else 0)
     return Split(*train, *drawn_tests(*train, groups, fold(key, "test")))
 
@@ -144,12 +147,6 @@ def _from_the_largest(sizes: Index, total: int) -> Index:
     give = np.maximum(sizes - low, 0)
     give[np.flatnonzero(sizes >= low)[: total - int(give.sum())]] += 1
     return give
-
-
-def _own_tests(names: Index, groups: Index) -> tuple[Index, Index]:
-    """Return the test samples of each client's natural owner; ``names`` are ascending. An owner may have none."""
-    client = np.minimum(np.searchsorted(names, groups), len(names) - 1)
-    return grouped(np.where(names[client] == groups, client, NOBODY), len(names))
 
 
 def drawn_tests(train_index: Index, train_start: Index, groups: Strata, key: Key) -> tuple[Index, Index]:
@@ -223,16 +220,24 @@ def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
     """Draw clients by classes to ``path``, in the format of its suffix; ``spec`` is part of the title."""
     need("matplotlib")
     from matplotlib.figure import Figure  # it has no global state, unlike pyplot
+    from matplotlib.ticker import MaxNLocator
 
     groups = strata(data)
     counts, sizes, each = _columns(split, groups)
     width = float(np.clip(3.2 + 0.16 * len(counts), 6.4, 15.0))
     figure = Figure(figsize=(width, float(np.clip(2.4 + 0.28 * groups.number, 3.6, 9.0))), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3.2])
-    _draw_sizes(above, sizes)
+    above.bar(np.arange(len(sizes)), sizes, width=0.8 if len(sizes) <= 60 else 1.0, color=INK)
+    above.set_ylabel("samples")
+    above.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    above.spines[["top", "right", "bottom"]].set_visible(False)
+    above.tick_params(bottom=False, labelbottom=False)
     _draw_cells(figure, below, counts, groups.name)
     below.set_xlabel("client" if each == 1 else f"client (each column is the mean of {each})")
-    _label_clients(below, len(counts), each)
+    step = next(step for step in (1, 2, 5, 10, 20, 50) if len(counts) / step <= 25)
+    ticks = np.arange(0, len(counts), step)
+    below.set_xticks(ticks, [f"{tick * each:,}" for tick in ticks])
+    below.set_xlim(-0.5, len(counts) - 0.5)
     names = [data.name, spec, f"{split.clients:,} client{'s' if split.clients > 1 else ''}"]
     above.set_title("  ·  ".join(name for name in names if name), loc="left", color=INK, fontsize=11)
     figure.savefig(path, dpi=150)
@@ -247,16 +252,6 @@ def _columns(split: Split, groups: Strata) -> tuple[Floats, Floats, int]:
     members = np.diff(np.append(first, split.clients))
     counts = np.add.reduceat(counts, first, axis=0) / members[:, None]
     return counts, counts.sum(axis=1), each
-
-
-def _draw_sizes(axes: "Axes", sizes: Floats) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.bar(np.arange(len(sizes)), sizes, width=0.8 if len(sizes) <= 60 else 1.0, color=INK)
-    axes.set_ylabel("samples")
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
-    axes.spines[["top", "right", "bottom"]].set_visible(False)
-    axes.tick_params(bottom=False, labelbottom=False)
 
 
 def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats, name: str) -> None:
@@ -275,18 +270,7 @@ def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats, name: str) -> No
     axes.set_ylim(-0.5, counts.shape[1] - 0.5)
     axes.spines[:].set_visible(False)
     if len(counts) <= WRITTEN >= counts.shape[1]:
-        _write_counts(axes, counts, top)
-
-
-def _write_counts(axes: "Axes", counts: Floats, top: float) -> None:
-    for client, label in zip(*np.nonzero(counts), strict=True):
-        count = counts[client, label]
-        colour = "white" if count > 0.45 * top else INK
-        axes.text(client, label, f"{count:.0f}", ha="center", va="center", fontsize=7, color=colour)
-
-
-def _label_clients(axes: "Axes", columns: int, each: int) -> None:
-    step = next(step for step in (1, 2, 5, 10, 20, 50) if columns / step <= 25)
-    ticks = np.arange(0, columns, step)
-    axes.set_xticks(ticks, [f"{tick * each:,}" for tick in ticks])
-    axes.set_xlim(-0.5, columns - 0.5)
+        for client, label in zip(*np.nonzero(counts), strict=True):
+            count = counts[client, label]
+            colour = "white" if count > 0.45 * top else INK
+            axes.text(client, label, f"{count:.0f}", ha="center", va="center", fontsize=7, color=colour)

@@ -16,48 +16,28 @@ from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.operations import LightMode
 from gossamer.tasks.widths.base import Axis, Factor, Widths
-from gossamer.tasks.widths.dims import Dim, MismatchError, Unit, fix, fresh, length, plain
+from gossamer.tasks.widths.dims import Dim, MismatchError, Tracked, Unit, fix, length, plain
 from gossamer.tasks.widths.elastic import opened
 from gossamer.tasks.widths.rules import Call, UnknownOperationError, rule
 
 
 class Trace(LightMode):
-    """Tracks the dimensions of tensors through operations.
+    """Tracks the dimensions of tensors through operations."""
 
-    With ``streams`` added dimensions are tied. Without it, a sum takes the channels of the newest layer: each layer
-    then draws its own channels, as in published code for random sub-models.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor], layers: list[str], streams: bool) -> None:
+    def __init__(self, tracked: Tracked, layers: list[str]) -> None:
         super().__init__()
-        self.layers, self.streams = layers, streams
-        self.known: dict[int, tuple[Tensor, list[Dim]]] = {}
-        for tensor in tensors.values():
-            self.dims(tensor)
-
-    def dims(self, tensor: Tensor) -> list[Dim]:
-        """Return the dimensions of a tensor; an unknown tensor gets new ones."""
-        if id(tensor) not in self.known:
-            self.put(tensor, [fresh(size) for size in tensor.shape])
-        return self.known[id(tensor)][1]
-
-    def put(self, tensor: Tensor, dims: list[Dim]) -> None:
-        """Store the dimensions of a tensor, and keep the tensor so that its id is not reused."""
-        self.known[id(tensor)] = tensor, dims
+        self.tracked, self.layers = tracked, layers
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and apply its rule."""
         out = func(*args, **(kwargs or {}))
-        call = Call(self, func, args, kwargs or {}, out)
+        call = Call(self.tracked, func, args, kwargs or {}, out)
         try:
             rule(func)(call)
         except (MismatchError, UnknownOperationError) as error:
-            raise ConfigError(f"{self.where()}: {error} (in {func})") from None
+            where = self.layers[-1] if self.layers else "the network itself"
+            raise ConfigError(f"{where}: {error} (in {func})") from None
         return out
-
-    def where(self) -> str:
-        """Return the current layer."""
-        return self.layers[-1] if self.layers else "the network itself"
 
 
 @contextmanager
@@ -79,27 +59,29 @@ def watched(module: nn.Module) -> Iterator[list[str]]:
         yield running
 
 
-def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: bool) -> tuple[Trace, list[Dim]]:
-    """Run a module on samples; return the trace, and the dimensions of the output.
+def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: bool) -> tuple[Tracked, list[Dim]]:
+    """Run a module on samples; return the dimensions of all tensors, and those of the output.
 
     The dimensions of the output, of ``x``, and of the module's tensors outside ``tensors`` (frozen ones) are fixed.
     """
     with torch.no_grad(), watched(module) as layers:
-        trace = Trace(tensors, layers, streams)
+        tracked = Tracked(streams)
+        for tensor in tensors.values():
+            tracked.dims(tensor)
         held = {id(tensor) for tensor in tensors.values()}
         whole = [tensor for tensor in (*module.parameters(), *module.buffers()) if id(tensor) not in held]
         for tensor in (*nests.leaves(x).values(), *whole):
-            for dim in trace.dims(tensor):
+            for dim in tracked.dims(tensor):
                 fix(dim)
         before = [(buffer, buffer.clone()) for buffer in module.buffers()]  # the pass changes running statistics
-        with opened(module), trace:
+        with opened(module), Trace(tracked, layers):
             output = nests.forward(module, x)
         for buffer, value in before:
             buffer.copy_(value)
-    dims = trace.dims(output)
+    dims = tracked.dims(output)
     for dim in dims:
         fix(dim)
-    return trace, dims
+    return tracked, dims
 
 
 def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: bool = True) -> Widths:
@@ -110,13 +92,13 @@ def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: b
     """
     x = nests.concatenate([x, x]) if nests.count(x) == 1 else x  # a batch norm needs two samples for a variance
     try:
-        trace, output = follow(module, tensors, x, streams)
+        tracked, output = follow(module, tensors, x, streams)
     except ConfigError as error:
         raise ConfigError(
             *(f"the width rule cannot be derived: {mistake}; state it by hand" for mistake in error.mistakes)
         ) from None
     names = _Names()
-    known = {name: trace.dims(tensor) for name, tensor in tensors.items()}
+    known = {name: tracked.dims(tensor) for name, tensor in tensors.items()}
     axes = {
         name: tuple(names.axis(name, number, dim) for number, dim in enumerate(dims)) for name, dims in known.items()
     }
