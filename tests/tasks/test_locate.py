@@ -91,7 +91,7 @@ def publish(served: Path, address: str, monkeypatch: pytest.MonkeyPatch, checksu
         Remote(path.name, address + path.name, checksum or f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}")
         for path in files(served)
     )
-    monkeypatch.setattr(image_sets, "FASHION_MNIST", replace(image_sets.FASHION_MNIST, remotes=remotes))
+    monkeypatch.setattr(image_sets.FashionMnist, "whole", replace(image_sets.FASHION_MNIST, remotes=remotes))
 
 
 def test_missing_files_are_downloaded_once_with_a_progress_bar(

@@ -41,7 +41,7 @@ from gossamer.core.types import Params
 from gossamer.tasks.checkpointing import repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.data.samples import Batch, Samples
+from gossamer.tasks.data.samples import AnySamples, Batch
 from gossamer.tasks.operations import Allocations, plain_kernels
 from gossamer.tasks.precision import FLOAT32, Precision, on_cpu
 
@@ -81,7 +81,7 @@ class Trainable(Protocol):
 
     trained: list[str]
     averaged: list[str]
-    samples: Samples
+    samples: AnySamples
     checkpointing: bool
 
     def on_cpu(self) -> "Trainable":

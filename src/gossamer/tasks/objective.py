@@ -23,7 +23,7 @@ from gossamer.tasks.batch_norms import OfTraining, lonely_norms, static_norms, t
 from gossamer.tasks.checkpointing import Checkpointing, repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
-from gossamer.tasks.data.samples import Batch, Samples
+from gossamer.tasks.data.samples import AnySamples, Batch, Samples
 from gossamer.tasks.losses import LOSSES, loss_name
 from gossamer.tasks.memory import solver_memory
 from gossamer.tasks.metrics import Judgement, judge, only
@@ -391,7 +391,7 @@ class Objective:
         return self.judged(self.outputs(params, Samples(x, y)), y, labels)
 
     @torch.no_grad()
-    def outputs(self, params: Params, samples: Samples, index: Tensor | None = None) -> Iterator[Tensor]:
+    def outputs(self, params: Params, samples: AnySamples, index: Tensor | None = None) -> Iterator[Tensor]:
         """Yield the network's outputs in evaluation mode, batch by batch, for some samples or for all."""
         network = self._deployed(params)
         for x in samples.inputs_in_order(self.task.statistics.size, index):

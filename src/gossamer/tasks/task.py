@@ -28,7 +28,7 @@ from gossamer.tasks.data.given import (
 )
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
-from gossamer.tasks.data.samples import Data, Samples
+from gossamer.tasks.data.samples import AnySamples, Data, Samples
 from gossamer.tasks.data.splits import split
 from gossamer.tasks.losses import AnyLoss, LossFunction, cross_entropy, loss_function, loss_name
 from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics, metrics_of
@@ -196,7 +196,7 @@ class Task:
         )
         given = {name: samples(part, name, reading) for name, part in parts.items() if part is not None}
         check_samples(loss_function(loss), **given)
-        none = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))
+        none: AnySamples = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))
         none = next((held.take(np.arange(0)) for held in given.values()), none)
         classes = count_classes(*(held.y for held in given.values()))
         data = Data("own", given.get("train", none), given.get("test", none), classes, split="own", model="custom")

@@ -26,7 +26,7 @@ from gossamer.tasks.data.lazy import ANY, LazySamples, all_seeded
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.partition import Index, Split, offsets
 from gossamer.tasks.data.partitioners import SPLITS
-from gossamer.tasks.data.samples import Data, Samples
+from gossamer.tasks.data.samples import AnySamples, Data, Samples
 from gossamer.tasks.data.splits import drawn_tests, split, strata
 from gossamer.tasks.losses import LossFunction, wrong_targets
 
@@ -54,15 +54,15 @@ class Reading(NamedTuple):
     workers: int
 
 
-def samples(given: Any, name: str, reading: Reading) -> Samples:
+def samples(given: Any, name: str, reading: Reading) -> AnySamples:
     """Convert ``given`` to samples; ``name`` is the argument in error messages."""
-    if isinstance(given, Samples):
+    if isinstance(given, AnySamples):
         return given
     with all_seeded(ANY):  # data sets may draw random numbers
         return _read([_part(one, label, reading) for label, one in _by_client(given, name)], given, reading)
 
 
-def _read(parts: "list[Samples | _Pairs]", given: Any, reading: Reading) -> Samples:
+def _read(parts: "list[AnySamples | _Pairs]", given: Any, reading: Reading) -> AnySamples:
     """Hold all samples in memory if they fit, else return samples that are read when needed."""
     group = np.repeat(np.arange(len(parts)), [len(part) for part in parts]) if is_federation(given) else None
     if sum(part.size() for part in parts if isinstance(part, _Pairs)) <= reading.memory:
@@ -70,7 +70,7 @@ def _read(parts: "list[Samples | _Pairs]", given: Any, reading: Reading) -> Samp
         x = held[0].x if len(held) == 1 else nests.concatenate([part.x for part in held])
         return Samples(x, torch.cat([part.y for part in held]), group)
     inputs: ConcatDataset[Nest] = ConcatDataset([_Inputs(part) for part in parts])
-    y = torch.cat([part.y if isinstance(part, Samples) else part.targets(reading.workers) for part in parts])
+    y = torch.cat([part.y if isinstance(part, AnySamples) else part.targets(reading.workers) for part in parts])
     return LazySamples(inputs, y, group, reading.memory, reading.workers)
 
 
@@ -92,8 +92,8 @@ def _by_client(given: Any, name: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _part(given: Any, name: str, reading: Reading) -> "Samples | _Pairs":
-    if isinstance(given, Samples):
+def _part(given: Any, name: str, reading: Reading) -> "AnySamples | _Pairs":
+    if isinstance(given, AnySamples):
         return given
     if isinstance(given, tuple) and len(given) == 2:
         x, y = _nest(given[0], f"{name}: x"), _targets(given[1], name)
@@ -227,14 +227,14 @@ class _Pairs(Dataset[tuple[Nest, Tensor]]):
 class _Inputs(Dataset[Nest]):
     """The inputs of converted samples."""
 
-    def __init__(self, part: Samples | _Pairs) -> None:
+    def __init__(self, part: AnySamples | _Pairs) -> None:
         self.part = part
 
     def __len__(self) -> int:
         return len(self.part)
 
     def __getitem__(self, row: int) -> Nest:
-        return nests.take(self.part.x, row) if isinstance(self.part, Samples) else self.part[row][0]
+        return nests.take(self.part.x, row) if isinstance(self.part, AnySamples) else self.part[row][0]
 
 
 class _Targets(Dataset[Tensor]):
@@ -323,14 +323,14 @@ def count_classes(*targets: Tensor) -> int:
     return max(int(y.max()) for y in targets) + 1
 
 
-def check_samples(loss: LossFunction, /, **given: Samples) -> None:
+def check_samples(loss: LossFunction, /, **given: AnySamples) -> None:
     """Refuse samples that cannot be trained on; list all mistakes."""
     mistakes = [mistake for name, held in given.items() if (mistake := _mistake(name, held, loss))]
     if mistakes:
         raise ConfigError(*mistakes)
 
 
-def _mistake(name: str, held: Samples, loss: LossFunction) -> str:
+def _mistake(name: str, held: AnySamples, loss: LossFunction) -> str:
     tensors = {} if held.lazy else nests.leaves(held.x)
     counts = {len(tensor) for tensor in tensors.values()} or {len(held)}
     if counts != {len(held)} or not len(held):

@@ -6,11 +6,12 @@ norms. Checksums of downloads are the same as torchvision's. Digests of arrays w
 """
 
 import hashlib
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ class ImageSet:
     norms: Mapping[str, tuple[Norm, Norm]]
     model: str
 
-    def load(self, data_dir: Path | None, norm: str, augment: bool = False) -> Data:
+    def load(self, data_dir: Path | None, norm: str = "plain", augment: bool = False) -> Data:
         """Load the set with the named statistics; with ``augment`` training images are shifted and mirrored."""
         found = find(self.name, folder(data_dir), self.layouts, self.remotes)
         train, test = found.read(found.paths, self.facts)
@@ -270,64 +271,59 @@ CIFAR_100 = ImageSet(
 
 
 @dataclass(frozen=True)
-class FashionMnist:
+class FromFiles(ABC):
+    """A public set that is read from its files; ``norm`` and ``augment`` are the options of those that have them."""
+
+    whole: ClassVar[ImageSet]
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return self.whole.load(data_dir, **vars(self))
+
+
+@dataclass(frozen=True)
+class FashionMnist(FromFiles):
     """60,000 and 10,000 grey pictures of clothes, 28 x 28 pixels, 10 classes."""
 
+    whole: ClassVar[ImageSet] = FASHION_MNIST
     norm: Literal["plain", "fedmrn"] = "plain"
-
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return FASHION_MNIST.load(data_dir, self.norm)
 
 
 @dataclass(frozen=True)
-class Mnist:
+class Mnist(FromFiles):
     """60,000 and 10,000 handwritten digits, 28 x 28 pixels, 10 classes."""
 
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return MNIST.load(data_dir, "plain")
+    whole: ClassVar[ImageSet] = MNIST
 
 
 @dataclass(frozen=True)
-class EmnistLetters:
+class EmnistLetters(FromFiles):
     """124,800 and 20,800 handwritten letters, 28 x 28 pixels, 26 classes."""
 
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return EMNIST_LETTERS.load(data_dir, "plain")
+    whole: ClassVar[ImageSet] = EMNIST_LETTERS
 
 
 @dataclass(frozen=True)
-class Svhn:
+class Svhn(FromFiles):
     """73,257 and 26,032 photographed house numbers, cropped to a digit, 32 x 32 pixels in colour, 10 classes."""
 
+    whole: ClassVar[ImageSet] = SVHN
     norm: Literal["plain", "fedmrn"] = "plain"
-
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return SVHN.load(data_dir, self.norm)
 
 
 @dataclass(frozen=True)
-class Cifar10:
+class Cifar10(FromFiles):
     """50,000 and 10,000 photographs, 32 x 32 pixels in colour, 10 classes."""
 
+    whole: ClassVar[ImageSet] = CIFAR_10
     norm: Literal["plain", "imagenet", "fedrolex"] = "plain"
     augment: bool = True
 
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return CIFAR_10.load(data_dir, self.norm, self.augment)
-
 
 @dataclass(frozen=True)
-class Cifar100:
+class Cifar100(FromFiles):
     """50,000 and 10,000 photographs, 32 x 32 pixels in colour, 100 classes."""
 
+    whole: ClassVar[ImageSet] = CIFAR_100
     norm: Literal["plain", "fedrolex"] = "plain"
     augment: bool = True
-
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return CIFAR_100.load(data_dir, self.norm, self.augment)

@@ -10,6 +10,7 @@ and gathering. It has no loop over images and no data-dependent shape, so it wor
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -77,11 +78,11 @@ Batch = tuple[Any, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
-    """Inputs and targets in memory, with the natural owner of each sample if there is one.
+class AnySamples(ABC):
+    """Inputs and targets, with the natural owner of each sample if there is one; targets are in memory.
 
     Args:
-        x: inputs, a tensor or a nest of tensors
+        x: inputs
         y: targets
         group: natural owner of each sample
     """
@@ -90,14 +91,58 @@ class Samples:
     y: Tensor
     group: Index | None = None
     lazy: ClassVar[bool] = False
+    """Whether inputs are read when they are needed."""
 
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def labels(self) -> Index:
+        """Labels as a NumPy array, for splits and counts."""
+        return self.y.cpu().numpy().astype(np.int64, copy=False)
+
+    @abstractmethod
+    def take(self, index: Index) -> "AnySamples":
+        """Return the samples at ``index``, in that order."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> "AnySamples":
+        """Return the samples on a device."""
+
+    @abstractmethod
+    def read(self, rows: Any) -> Batch:
+        """Return the samples at ``rows``, an index tensor or a slice."""
+
+    @abstractmethod
+    def example(self, count: int) -> Batch:
+        """Return the first samples; with a count of 0 the shapes of one sample."""
+
+    @abstractmethod
+    def inputs_in_order(self, size: int, index: Tensor | None = None) -> Iterator[Nest]:
+        """Yield the inputs of some samples, or of all, in batches of ``size`` at most."""
+
+    @abstractmethod
+    def content(self) -> Iterator[np.ndarray]:
+        """Yield arrays for a digest."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release processes, if there are any."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(AnySamples):
+    """Inputs and targets in memory, with the natural owner of each sample if there is one.
+
+    Args:
+        x: inputs, a tensor or a nest of tensors
+        y: targets
+        group: natural owner of each sample
+    """
+
     def __repr__(self) -> str:
         """Return number and shape of the samples."""
         shapes = nests.shapes(self.example(0)[0])
-        return f"<{type(self).__name__}: {len(self):,}, inputs {shapes}, targets {list(self.y.shape[1:])}>"
+        return f"<Samples: {len(self):,}, inputs {shapes}, targets {list(self.y.shape[1:])}>"
 
     def take(self, index: Index) -> "Samples":
         """Return the samples at ``index``, in that order."""
@@ -121,14 +166,6 @@ class Samples:
         x = self.x if index is None else nests.take(self.x, index)
         for start in range(0, nests.count(x), size):
             yield nests.take(x, slice(start, start + size))
-
-    @property
-    def labels(self) -> Index:
-        """Labels as a NumPy array, for splits and counts."""
-        return self.y.cpu().numpy().astype(np.int64, copy=False)
-
-    def close(self) -> None:
-        """Release processes, if there are any."""
 
     def content(self) -> Iterator[np.ndarray]:
         """Yield all arrays, for a digest."""
@@ -154,8 +191,8 @@ class Data:
     """
 
     name: str
-    train: Samples
-    test: Samples
+    train: AnySamples
+    test: AnySamples
     classes: int
     split: str
     model: str
