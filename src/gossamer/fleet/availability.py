@@ -38,7 +38,7 @@ from gossamer.core.fields import CheckedFields
 from gossamer.core.files import digest_of
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.specs import fields_of, parse, texts, written
-from gossamer.fleet.tables import Row, content, misplaced, moment, rows
+from gossamer.fleet.tables import content, misplaced, moment, rows
 from gossamer.fleet.units import DAY, HOUR, Duration, TimeOfDay, Zones
 
 __all__ = ["MODELS", "AlwaysAvailable", "AvailabilityModel", "AvailabilityTrace", "Daily", "Markov", "read_model"]
@@ -362,19 +362,6 @@ def _parsed(path: str, data: bytes) -> TraceFile:
     require((len(found) > 0, f"{path} has no lines: write lines such as 0,0,3600 (client, start, end)"))
     clients = {name: _sessions(path, name, times, periods[name]) for name, times in found.items()}
     return TraceFile(path, digest_of(data)[:16], clients)
-
-
-def _values(path: str, row: Row) -> tuple[str, int, int, int]:
-    name = row.values[0]
-    if isinstance(name, bool) or not isinstance(name, str | int):
-        raise misplaced(path, row.line, f"client must be a name or a number, got {name!r}")
-    start, end = (moment(path, row, column, place) for place, column in ((1, "start"), (2, "end")))
-    period = moment(path, row, "repeat", 3) if row.values[3] is not None else 0
-    if end <= start:
-        raise misplaced(path, row.line, f"end must be after start, got {row.values[1]} to {row.values[2]}")
-    if row.values[3] is not None and end > period:
-        raise misplaced(path, row.line, f"end must not be after repeat, got {row.values[2]} and {row.values[3]}")
-    return str(name), start, end, period
 
 
 def _sessions(path: str, name: str, times: list[tuple[int, int, int]], period: int) -> Availability:

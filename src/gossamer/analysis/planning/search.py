@@ -237,10 +237,10 @@ def describe(short: Sequence[Shortfall], loads: Loads, bits: int) -> list[str]:
             unit = "s" if "deadline" in what else "J"
             by = sorted((less.misses[what], less.client) for less in group)
             (best, nearest), (worst, farthest) = by[0], by[-1]
-            amounts = f"{worst:.3g} {unit} (client {farthest}) to {best:.3g} {unit} (client {nearest})"
-            missed.append(
-                f"{what} by {worst:.3g} {unit}" if f"{best:.3g}" == f"{worst:.3g}" else f"{what} by {amounts}"
-            )
+            amounts = f"{worst:.3g} {unit}"
+            if f"{best:.3g}" != f"{worst:.3g}":
+                amounts += f" (client {farthest}) to {best:.3g} {unit} (client {nearest})"
+            missed.append(f"{what} by {amounts}")
         who = f"clients {ranges(clients, LISTED)}; {len(clients)} of them"
         who = f"client {clients[0]}" if len(clients) == 1 else who
         lines.append(f"{name} ({who}) misses {', and '.join(missed)}")
