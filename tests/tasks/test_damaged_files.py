@@ -319,15 +319,13 @@ def test_digests_of_colour_are_taken_with_channels_last() -> None:
 
 def test_a_whole_batch_or_matlab_file_must_be_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for form, image_set, name in (
-        ("cifar-10", "CIFAR_10", "cifar-10-batches-py/data_batch_1"),
-        ("cifar-100", "CIFAR_100", "cifar-100-python/train"),
-        ("mat", "SVHN", "train_32x32.mat"),
+        ("cifar-10", image_sets.Cifar10, "cifar-10-batches-py/data_batch_1"),
+        ("cifar-100", image_sets.Cifar100, "cifar-100-python/train"),
+        ("mat", image_sets.Svhn, "train_32x32.mat"),
     ):
         spec = FORMATS[form](tmp_path)
-        known = getattr(image_sets, image_set)
-        monkeypatch.setattr(
-            image_sets, image_set, replace(known, facts=replace(known.facts, counts=(TRAIN, TEST), arrays=()))
-        )
+        facts = replace(image_set.whole.facts, counts=(TRAIN, TEST), arrays=())
+        monkeypatch.setattr(image_set, "whole", replace(image_set.whole, facts=facts))
         with pytest.raises(ConfigError, match=f"{tmp_path / name} is altered: the MD5 of the original file"):
             load(spec, tmp_path)
 

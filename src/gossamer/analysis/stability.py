@@ -196,7 +196,14 @@ class TrackedRun(NamedTuple):
         def take(record: dict[str, Any]) -> None:
             if score in record:
                 params = run.client_params(0) if method.pooled else run.deployed()
-                snapshots.append(_snapshot(record["round"], params, judge))
+                held = torch.from_numpy(judge.task.split.train_index).to(judge.device)
+                test = judge.task.data.test.to(judge.device).read(slice(None))
+                train, tested = (judge.evaluate(params, x, y) for x, y in (judge.samples.read(held), test))
+                model = {name: params[name].cpu().double().clone() for name in judge.trained}
+                assert tested.rows[0] is not None
+                losses, metric = torch.from_numpy(tested.rows[0][:, 0]), Score(**judge.task.metrics[1].describe())
+                found = Snapshot(record["round"], model, losses, train.values(), tested.values(), metric)
+                snapshots.append(found)
 
         run.run(None, take)
         return cls(tuple(snapshots), str(run.choice["executor"]))
@@ -330,14 +337,3 @@ def _losses(task: Task, output: Tensor, y: Tensor) -> Tensor:
     if task.loss is cross_entropy and y.dim() == 1:
         return F.cross_entropy(output, y, reduction="none").double()
     return torch.stack([task.loss(output[i : i + 1], y[i : i + 1]) for i in range(len(y))]).double()
-
-
-def _snapshot(round_: int, params: Params, judge: Objective) -> Snapshot:
-    task = judge.task
-    held = torch.from_numpy(task.split.train_index).to(judge.device)
-    test = task.data.test.to(judge.device).read(slice(None))
-    train, tested = (judge.evaluate(params, x, y) for x, y in (judge.samples.read(held), test))
-    model = {name: params[name].cpu().double().clone() for name in judge.trained}
-    assert tested.rows[0] is not None
-    losses, score = torch.from_numpy(tested.rows[0][:, 0]), Score(**task.metrics[1].describe())
-    return Snapshot(round_, model, losses, train.values(), tested.values(), score)

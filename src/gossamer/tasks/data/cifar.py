@@ -159,32 +159,26 @@ def _parts(raws: Mapping[str, bytes], facts: Facts) -> tuple[Images, Images]:
 
 
 def _batch(file: str, raw: bytes, whole: int, facts: Facts) -> Batch:
-    x, y = _records(file, raw, whole, facts) if file.endswith(".bin") else _pickled(file, raw, facts)
+    if file.endswith(".bin"):
+        # The label is one byte before the pixels; CIFAR-100 has the coarse label before the fine label.
+        ahead = 1 if facts.classes == 10 else 2
+        size, expected = len(raw), whole * (ahead + PIXELS)
+        if size != expected:
+            raise ConfigError(f"{file} holds {size:,} bytes, expected {expected:,}: it is truncated, or another file")
+        rows = np.frombuffer(raw, np.uint8).reshape(whole, ahead + PIXELS)
+        x, y = rows[:, ahead:], rows[:, ahead - 1]
+    else:
+        with reading(file, "CIFAR python batch"):
+            found, name = unpickled(raw), LABELS[facts.classes]
+            if name not in found:
+                raise ConfigError(f"{file} holds no {name.decode()}: is it a batch of the other CIFAR?")
+            x = unpickled_array(found.get(b"data"))
+            y = np.frombuffer(bytes(found[name]), np.uint8)  # bytes refuses what is not from 0 to 255
+            if x.ndim != 2 or x.shape[1] != PIXELS:
+                raise ConfigError(f"{file} holds an array of shape {x.shape}, expected rows of {PIXELS} bytes")
     if len(x) != len(y) or not 1 <= len(x) <= whole:
         raise ConfigError(f"{file} holds {len(x)} images and {len(y)} labels, expected {whole} of each or fewer")
     if int(y.max()) >= facts.classes:
         raise ConfigError(f"{file} holds the label {int(y.max())}, expected 0 to {facts.classes - 1}")
     check_original(file, raw, len(x), whole, facts)
     return x, y
-
-
-def _pickled(file: str, raw: bytes, facts: Facts) -> Batch:
-    with reading(file, "CIFAR python batch"):
-        found = unpickled(raw)
-        name = LABELS[facts.classes]
-        if name not in found:
-            raise ConfigError(f"{file} holds no {name.decode()}: is it a batch of the other CIFAR?")
-        x, y = unpickled_array(found.get(b"data")), bytes(found[name])  # bytes refuses what is not from 0 to 255
-        if x.ndim != 2 or x.shape[1] != PIXELS:
-            raise ConfigError(f"{file} holds an array of shape {x.shape}, expected rows of {PIXELS} bytes")
-        return x, np.frombuffer(y, np.uint8)
-
-
-def _records(file: str, raw: bytes, whole: int, facts: Facts) -> Batch:
-    """The label is one byte before the pixels; CIFAR-100 has the coarse label before the fine label."""
-    ahead = 1 if facts.classes == 10 else 2
-    expected = whole * (ahead + PIXELS)
-    if len(raw) != expected:
-        raise ConfigError(f"{file} holds {len(raw):,} bytes, expected {expected:,}: it is truncated, or another file")
-    rows = np.frombuffer(raw, np.uint8).reshape(whole, ahead + PIXELS)
-    return rows[:, ahead:], rows[:, ahead - 1]

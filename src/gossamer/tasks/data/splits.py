@@ -223,7 +223,12 @@ def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
     from matplotlib.ticker import MaxNLocator
 
     groups = strata(data)
-    counts, sizes, each = _columns(split, groups)
+    counts = split.counts(groups.train, groups.number).astype(np.float64)  # [clients, classes]
+    each = -(-split.clients // COLUMNS)  # clients per column
+    first = np.arange(0, split.clients, each)
+    members = np.diff(np.append(first, split.clients))
+    counts = np.add.reduceat(counts, first, axis=0) / members[:, None]  # [columns, classes]
+    sizes = counts.sum(axis=1)
     width = float(np.clip(3.2 + 0.16 * len(counts), 6.4, 15.0))
     figure = Figure(figsize=(width, float(np.clip(2.4 + 0.28 * groups.number, 3.6, 9.0))), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3.2])
@@ -242,16 +247,6 @@ def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
     above.set_title("  ·  ".join(name for name in names if name), loc="left", color=INK, fontsize=11)
     figure.savefig(path, dpi=150)
     return Path(path)
-
-
-def _columns(split: Split, groups: Strata) -> tuple[Floats, Floats, int]:
-    """Return counts [columns, classes] and sizes as drawn, and the number of clients per column."""
-    counts = split.counts(groups.train, groups.number).astype(np.float64)
-    each = -(-split.clients // COLUMNS)
-    first = np.arange(0, split.clients, each)
-    members = np.diff(np.append(first, split.clients))
-    counts = np.add.reduceat(counts, first, axis=0) / members[:, None]
-    return counts, counts.sum(axis=1), each
 
 
 def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats, name: str) -> None:
