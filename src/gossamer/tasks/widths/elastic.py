@@ -190,7 +190,7 @@ def _forward(rnn: Any) -> Callable[..., Any]:
         for layer in range(rnn.num_layers):
             outs = []
             for suffix in ("", "_reverse")[: 1 + rnn.bidirectional]:
-                weights = [getattr(rnn, f"{name}_l{layer}{suffix}", None) for name in NAMES]
+                weights: list[Any] = [getattr(rnn, f"{name}_l{layer}{suffix}", None) for name in NAMES]
                 if given is None:
                     states = [rows.new_zeros(*rows.shape[1:-1], weights[1].shape[1]) for _ in range(count)]
                 else:
