@@ -1,8 +1,7 @@
 """The papers' results as functions.
 
-FedMRN (``masking``), sub-model training (``submodels``, ``submodel_masks``, ``submodel_bounds``,
-``submodel_stability``), PERM (``mixtures``, ``mixture_bounds``), FedSpa (``personal_masks``, ``costs``), and training
-over lossy links (``wireless``, ``participation``).
+FedMRN (``masking``), sub-model training (``submodels``, ``submodel_bounds``), PERM (``mixtures``), FedSpa
+(``personal_masks``, ``costs``), and training over lossy links (``wireless``).
 """
 
 from gossamer.analysis.theory.masking import (
