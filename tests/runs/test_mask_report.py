@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gossamer import Lossy, Options, fedavg, fedprox, fedspa, simulate, sub_fedavg
-from gossamer.analysis.theory.paper_costs import paper_costs
+from gossamer.analysis.theory.costs import paper_costs
 from gossamer.cli import main
 from gossamer.cli.rebuild import rebuild
 from gossamer.core.bits import bits, unbits

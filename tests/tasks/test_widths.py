@@ -20,11 +20,10 @@ from gossamer.fleet.capacity import held
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import View, WidthSlice
 from gossamer.tasks.nets import NETS, build
-from gossamer.tasks.nets.resnet import resnet18
+from gossamer.tasks.nets.images import resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import Axis, Factor, Widths, derive, ties
-from gossamer.tasks.widths.elastic import stretch
-from gossamer.tasks.widths.opened import opened
+from gossamer.tasks.widths.elastic import opened, stretch
 from helpers.narrow import present
 
 SHAPES = {

@@ -42,12 +42,12 @@ from gossamer.parts.secure import PROTOCOLS
 from gossamer.parts.servers.robust import PLAIN, RULES
 from gossamer.parts.servers.robust.server import Robust, Rule
 from gossamer.parts.solvers import SOLVERS
+from gossamer.tasks.batch_norms import STATISTICS
 from gossamer.tasks.data.datasets import DATASETS, load
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data
 from gossamer.tasks.nets import build, check_name
-from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import Task, deal, task_at
 
 T = TypeVar("T")

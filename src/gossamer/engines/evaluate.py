@@ -24,12 +24,12 @@ from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views.entries import Full
 from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS
+from gossamer.tasks.batch_norms import OfOwnBatch, OfTraining
 from gossamer.tasks.data.lazy import LazySamples
 from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.data.samples import AnySamples, Samples
 from gossamer.tasks.metrics import Judgement, Metric
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
 
 Values = tuple[float, ...]
 """One number per metric; the loss comes first where it is included."""
@@ -52,7 +52,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, objective: Objective, labels: Labels | None = None, held: tuple[Samples, Split] | None = None
+        self, objective: Objective, labels: Labels | None = None, held: tuple[AnySamples, Split] | None = None
     ) -> None:
         task = objective.task
         test, self.split = held or (task.data.test, task.split)

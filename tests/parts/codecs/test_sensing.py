@@ -37,7 +37,6 @@ from gossamer.parts.codecs.sensing import (
     Sensing,
     add_signs,
     pack_signs,
-    signs,
     unpack_signs,
 )
 from helpers.compare import cosine

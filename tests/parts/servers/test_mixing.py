@@ -41,7 +41,7 @@ from gossamer.parts.servers.mixing import (
 from gossamer.parts.servers.mixing import distances as pairs
 from gossamer.parts.servers.mixing import draw as schedule
 from gossamer.parts.servers.mixing import schedule as colouring
-from gossamer.tasks.data.synthetic import two_populations
+from gossamer.tasks.data.datasets import two_populations
 
 FEW = 40  # examples, where each takes a while
 DISTANCES = st.one_of(st.floats(0, 1e3), st.integers(0, 3).map(float), st.just(math.inf))

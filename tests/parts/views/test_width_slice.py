@@ -38,7 +38,7 @@ from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Bernoulli, WidthSlice, Windows
 from gossamer.parts.views.sliced import ORDERS
 from gossamer.tasks.nets import build
-from gossamer.tasks.nets.resnet import Scaler, resnet18
+from gossamer.tasks.nets.images import Scaler, resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import ties
 from gossamer.testing import check_method, check_view

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from gossamer import ConfigError
 from gossamer.core.availability import SECOND
 from gossamer.fleet.fleet import Device, Fleet
-from gossamer.fleet.links import FixedRate
-from gossamer.fleet.rate_trace import RateTrace
+from gossamer.fleet.links import FixedRate, RateTrace
 
 steps = st.lists(
     st.tuples(st.integers(10**6, 5 * SECOND), st.just(0) | st.integers(10**4, 10**7)), min_size=1, max_size=8

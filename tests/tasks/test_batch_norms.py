@@ -10,8 +10,8 @@ from gossamer.core.random import key
 from gossamer.core.specs import parse
 from gossamer.core.types import Params
 from gossamer.engines.evaluate import Evaluator
+from gossamer.tasks.batch_norms import STATISTICS, OfBatch, OfOwnBatch, OfTraining, Statistics, static_norms
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.static_norms import STATISTICS, OfBatch, OfOwnBatch, OfTraining, static_norms
 
 
 def network(static: bool = True) -> nn.Module:
@@ -19,7 +19,7 @@ def network(static: bool = True) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), norm, nn.ReLU(), nn.Linear(6, 3)).double()
 
 
-def some_task(by: OfBatch, static: bool = True) -> Task:
+def some_task(by: Statistics, static: bool = True) -> Task:
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(60, 4, generator=draw, dtype=torch.float64) * 3 + 1
     y = (x[:, 0] > 1).long() + (x[:, 1] > 2).long()
@@ -102,7 +102,7 @@ def test_own_changes_personal_figures_alone() -> None:
 
 
 @pytest.mark.parametrize("by", [OfBatch(), OfOwnBatch(), OfTraining(10)])
-def test_other_networks_do_not_depend_on_the_choice(by: OfBatch) -> None:
+def test_other_networks_do_not_depend_on_the_choice(by: Statistics) -> None:
     plain = simulate(fedavg(epochs=1), some_task(OfBatch(), static=False), rounds=2)
     found = simulate(fedavg(epochs=1), some_task(by, static=False), rounds=2)
     for name in ("accuracy", "personal_accuracy"):

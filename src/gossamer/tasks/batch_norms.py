@@ -1,4 +1,4 @@
-"""Statistics of static batch norms in evaluation.
+"""BatchNorm layers: statistics of static ones in evaluation, and layers that see one value per channel.
 
 A static batch norm keeps no running statistics. In training it normalizes by the batch. Published code evaluates it in
 three ways, and results depend on the choice:
@@ -8,20 +8,28 @@ three ways, and results depend on the choice:
     train:SIZE   mean statistics over batches of SIZE training samples, augmented as in training (HeteroFL: 10)
 
 For other networks the choice only sets the batch size of the evaluation.
+
+BatchNorm uses batch statistics in training, also for a single image, which has many values per channel. If a batch of
+one sample has a single value per channel, its variance is undefined. Layers with running statistics then use these and
+leave them unchanged: ``lonely_norms`` finds them.
 """
 
 import copy
+from abc import ABC
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.core.errors import require, wrong
 
 
 @dataclass(frozen=True)
-class OfBatch:
-    """Statistics of the test batch.
+class Statistics(ABC):  # noqa: B024
+    """The statistics of static batch norms in evaluation.
 
     Args:
         size: number of samples per evaluation batch
@@ -34,17 +42,21 @@ class OfBatch:
 
 
 @dataclass(frozen=True)
-class OfOwnBatch(OfBatch):
+class OfBatch(Statistics):
+    """Statistics of the test batch."""
+
+
+@dataclass(frozen=True)
+class OfOwnBatch(Statistics):
     """Statistics of the test batch; for personal metrics, batches hold only a client's own samples."""
 
 
 @dataclass(frozen=True)
-class OfTraining(OfBatch):
+class OfTraining(Statistics):
     """Mean statistics of a pass over the training samples."""
 
 
-Statistics = OfBatch
-STATISTICS: dict[str, type[OfBatch]] = {"batch": OfBatch, "own": OfOwnBatch, "train": OfTraining}
+STATISTICS: dict[str, type[Statistics]] = {"batch": OfBatch, "own": OfOwnBatch, "train": OfTraining}
 """Choices by their name on the command line."""
 
 
@@ -74,3 +86,20 @@ def without_counters(network: nn.Module) -> nn.Module:
         if isinstance(norm, _BatchNorm) and type(norm).forward is _BatchNorm.forward and norm.momentum is not None:
             norm.num_batches_tracked = None
     return network
+
+
+@torch.no_grad()
+def lonely_norms(module: nn.Module, run: Callable[[], object]) -> list[nn.Module]:
+    """Return the BatchNorm layers with running statistics that see one value per channel while ``run`` runs."""
+    found: list[nn.Module] = []
+
+    def look(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].numel() == inputs[0].shape[1]:
+            found.append(norm)
+
+    with ExitStack() as hooks:
+        for norm in module.modules():
+            if isinstance(norm, _BatchNorm) and norm.track_running_stats:
+                hooks.callback(norm.register_forward_pre_hook(look).remove)
+        run()
+    return found
