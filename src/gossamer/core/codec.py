@@ -378,7 +378,7 @@ def each_row(method: M) -> M:
 
 
 def treats_rows(codec: Codec) -> bool:
-    """Return whether a codec treats the rows of a matrix as it treats each alone, by a trial. If not: ``row_by_row``."""
+    """Return whether a codec treats the rows of a matrix as each alone, by a trial. If not: ``row_by_row``."""
     x = torch.arange(34.0).view(2, 17).sin()
     keys, key = fold_each(Key(0, 0), "row", range(2)), Key(0, 0)
     ctx = Coding(TRIAL, key if codec.common else keys, client=(0, 1))
