@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 from gossamer import Device, Fleet, FleetLinks, Method, Options, Task
 from gossamer.core import bits as packing
 from gossamer.core import exact, tree
-from gossamer.core.codec import Codec, memory_of
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.random import Key, Keys, draws, fold_each, key, tensor, words
 from gossamer.core.random.noise import KINDS, draw
 from gossamer.core.types import Layout, State
@@ -304,10 +304,10 @@ def vectors() -> Iterator[tuple[Layout, Tensor]]:
 
 def same_message(codec: Codec, layout: Layout, x: Tensor) -> bool:
     """Whether both devices send the same bits for an update, and read the same values from them."""
-    memory, where = memory_of(codec), key(7)
-    (here, _), (there, _) = (memory.encode_with(x.to(at), layout, memory.init(layout), where) for at in ("cpu", "cuda"))
+    ctx = Coding(layout, key(7))
+    (here, _), (there, _) = (codec.encode_with(x.to(at), codec.init(layout), ctx) for at in ("cpu", "cuda"))
     sent = list(here) == list(there) and all(bits(here[name]) == bits(there[name]) for name in here)
-    values = (codec.decode({name: part.to(at) for name, part in here.items()}, layout, where) for at in ("cpu", "cuda"))
+    values = (codec.decode({name: part.to(at) for name, part in here.items()}, ctx) for at in ("cpu", "cuda"))
     return sent and len(set(map(bits, values))) == 1
 
 

@@ -16,8 +16,8 @@ from gossamer.core.random import fold, fold_each, key, uniform
 from gossamer.core.types import Layout
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs import scale
-from gossamer.parts.codecs.hadamard import hadamard_
-from gossamer.parts.codecs.rotation import Rotation, least_squares_scale, nearest, unbiased_scale
+from gossamer.parts.codecs.rotated import least_squares_scale, nearest, unbiased_scale
+from gossamer.parts.codecs.rotation import Rotation, hadamard_
 
 RUN = key(17)
 DTYPES = st.sampled_from([torch.float32, torch.float64])
