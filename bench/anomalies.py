@@ -24,7 +24,7 @@ from gossamer.core.types import Layout, Part
 from gossamer.engines.anomalies import AnomalyWatch
 from gossamer.methods.composition import compose
 from gossamer.parts.codecs import CODECS
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 
 KEY, INPUTS = key(1), 100

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from gossamer import (
     Codec,
     Dense,
     Full,
-    Mean,
     Params,
     Part,
     Payload,
@@ -39,11 +38,12 @@ from gossamer.core.exchange import (
 )
 from gossamer.core.random import Key
 from gossamer.core.types import State
+from gossamer.core.view import CHANGE
 from gossamer.core.wire import expect, finite
 from gossamer.parts.samplers import Pool, PowerOfChoice, RoundRobin, Sampler
-from gossamer.parts.servers import MeasuredServer, Sum
+from gossamer.parts.servers import Sum, WeightedMean
 from gossamer.parts.solvers import Gradient, GradientProbe, Hyperparams, SolverMemory
-from gossamer.parts.views import Bernoulli, BoundView, ViewMemory
+from gossamer.parts.views import Bernoulli, View
 from gossamer.testing import (
     check_channel,
     check_codec,
@@ -307,7 +307,7 @@ def test_a_codec_with_a_fixed_scale_is_tested_on_vectors_of_that_size() -> None:
 
 
 @dataclass(frozen=True)
-class Restless(BoundView):
+class Restless(View):
     """Takes another half each time it is asked."""
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
@@ -315,7 +315,7 @@ class Restless(BoundView):
 
 
 @dataclass(frozen=True)
-class Partly(BoundView):
+class Partly(View):
     """Covers entries by half."""
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
@@ -323,18 +323,24 @@ class Partly(BoundView):
 
 
 @dataclass(frozen=True)
-class Elsewhere(Bernoulli):
+class Elsewhere(View):
     """Sends another part than clients hold."""
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
+        return Bernoulli().part(like, clock, key)
 
     def sent(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         return Bernoulli((0.3,)).part(like, clock, key)
 
 
 @dataclass(frozen=True)
-class Shared(Bernoulli):
+class Shared(View):
     """Declares a common download, and draws one per client."""
 
     common: ClassVar[bool] = True
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
+        return Bernoulli().part(like, clock, key)
 
 
 @pytest.mark.parametrize(
@@ -347,17 +353,17 @@ class Shared(Bernoulli):
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_view_that_breaks_the_contract_is_refused_with_the_reason(view: BoundView, reason: str) -> None:
+def test_a_view_that_breaks_the_contract_is_refused_with_the_reason(view: View, reason: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=reason):
         check_view(view)
 
 
 @dataclass(frozen=True)
-class Halving(ViewMemory):
+class Halving(View):
     """Holds the first rows of a tensor, and one less after each round; right in every way."""
 
-    section: ClassVar[str] = "rows"
+    section: ClassVar[Literal["mask"]] = CHANGE
 
     def rows(self, memory: State | None) -> int:
         return int(memory["rows"]) if memory else ROWS
@@ -428,7 +434,7 @@ class Beginning(Halving):
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_view_with_a_wrong_state_is_refused_with_the_reason(view: ViewMemory, reason: str) -> None:
+def test_a_view_with_a_wrong_state_is_refused_with_the_reason(view: View, reason: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=reason):
         check_view(view)
@@ -564,7 +570,15 @@ def test_a_solver_that_breaks_the_contract_is_refused_with_the_reason(solver: SG
 
 
 @dataclass(frozen=True)
-class Drifting(Mean):
+class Moving(WeightedMean):
+    """Moves the model by the mean; right in every way."""
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        return self.moved(state, acc)
+
+
+@dataclass(frozen=True)
+class Drifting(Moving):
     """Moves though nothing arrived."""
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
@@ -572,16 +586,22 @@ class Drifting(Mean):
 
 
 @dataclass(frozen=True)
-class Hasty(Mean):
+class Hasty(WeightedMean):
     """Moves the model while folding."""
 
-    def fold(self, acc: Sum, arrival: Arrival) -> Sum:
-        acc.like[WEIGHT].add_(1)
-        return super().fold(acc, arrival)
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> tuple[Params, Sum]:
+        return state["params"], self.empty(state["params"])
+
+    def fold(self, acc: tuple[Params, Sum], arrival: Arrival) -> tuple[Params, Sum]:
+        acc[0][WEIGHT].add_(1)
+        return acc
+
+    def finish(self, state: State, acc: tuple[Params, Sum], clock: Clock) -> State:
+        return self.moved(state, acc[1])
 
 
 @dataclass(frozen=True)
-class Overwriting(Mean):
+class Overwriting(Moving):
     """Writes the new model over the old one, to which a round that fails must go back."""
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
@@ -591,7 +611,7 @@ class Overwriting(Mean):
 
 
 @dataclass(frozen=True)
-class Inventing(Mean):
+class Inventing(Moving):
     """Assigns a model to a client that is not there."""
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment]:
@@ -599,14 +619,14 @@ class Inventing(Mean):
 
 
 @dataclass(frozen=True)
-class Tongue(Mean):
+class Tongue(Moving):
     """Declares a section, and does not write it."""
 
     sections: ClassVar[tuple[Section, ...]] = (Section("rate"),)
 
 
 @dataclass(frozen=True)
-class Ticking(Mean):
+class Ticking(Moving):
     """Has a plain number in its state."""
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
@@ -614,7 +634,7 @@ class Ticking(Mean):
 
 
 @dataclass(frozen=True)
-class Losing(Mean):
+class Losing(Moving):
     """Loses a tensor of the model."""
 
     def download(self, state: State, assignment: Assignment) -> Download:
@@ -634,7 +654,7 @@ class Losing(Mean):
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_server_that_breaks_the_contract_is_refused_with_the_reason(server: Mean, reason: str) -> None:
+def test_a_server_that_breaks_the_contract_is_refused_with_the_reason(server: WeightedMean, reason: str) -> None:
     with pytest.raises(AssertionError, match=reason):
         check_server(server)
 
@@ -730,7 +750,7 @@ class MemorySGD(SolverMemory, SGD):
 
 
 @dataclass(frozen=True)
-class MeasuredMean(Mean, MeasuredServer):
+class MeasuredMean(Moving):
     """A mean with a measured figure."""
 
     def measure(self, state: State, acc: Sum) -> dict[str, Any]:
@@ -758,7 +778,7 @@ CRASHES: list[tuple[Callable[[Any], None], Any, str]] = [
         for member in ("bind", "plan", "batches", "begin", "hyperparams", "step", "end")
     ),
     *((check_solver, MemorySGD(), member) for member in ("init", "settle", "skipped_state", "deploy")),
-    *((check_server, Mean(), member) for member in ("bind", "init", "assign", "download", "begin", "fold", "finish")),
+    *((check_server, Moving(), member) for member in ("bind", "init", "assign", "download", "begin", "fold", "finish")),
     (check_server, MeasuredMean(), "measure"),
     (check_sampler, RoundRobin(), "propose"),
     (check_sampler, PowerOfChoice(), "choose"),

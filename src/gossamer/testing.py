@@ -27,7 +27,6 @@ from gossamer.core.codec import Codec, Coding, rows_of
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import Arrival, Outcome
 from gossamer.core.method import Exchange, Method
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold, fold_each, key, seeded, uniform
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
@@ -35,7 +34,7 @@ from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
 from gossamer.core.solver import ForwardSolver, Loss, Move, PerSampleSolver, Solver, StepKeys
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
-from gossamer.core.view import DescribedView, View, ViewMemory
+from gossamer.core.view import CHANGE, PART, View
 from gossamer.engines import simulate
 from gossamer.engines.control import Callback
 from gossamer.engines.metrics import Ledger
@@ -43,7 +42,7 @@ from gossamer.engines.result import Result
 from gossamer.methods.composition import compose
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -416,13 +415,13 @@ def check_view(view: View, task: Task | None = None) -> None:
     if view.predictable:
         blank = view.part({name: torch.zeros_like(tensor) for name, tensor in like.items()}, CLOCK, KEY)
         assert _same_part(blank, part, like), f"{view!r} is not predictable: its part depends on the model's values"
-    if isinstance(view, DescribedView) and not part.whole:
+    if view.section == PART and not part.whole:
         _check_described_view(view, part, like)
-    if isinstance(view, ViewMemory):
+    if view.section == CHANGE:
         _check_view_memory(view, like)
 
 
-def _check_described_view(view: DescribedView, part: Part, like: Params) -> None:
+def _check_described_view(view: View, part: Part, like: Params) -> None:
     """Check that ``restore`` on the client gives the part that the server described, and survives altered arrays."""
     outline = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
     with _named(view, "describe"):
@@ -435,7 +434,7 @@ def _check_described_view(view: DescribedView, part: Part, like: Params) -> None
             view.restore(_over_the_wire(altered), outline).layout(like)
 
 
-def _check_view_memory(view: ViewMemory, like: Params) -> None:
+def _check_view_memory(view: View, like: Params) -> None:
     """Check that ``follow`` on the server gives the same state as ``revise`` on the client, round after round."""
     with _named(view, "first"):
         memory = view.first(CLOCK.client)
@@ -631,7 +630,7 @@ def check_server(
 ) -> None:
     """Check that a server keeps the model without arrivals, never changes its input state, and returns tensors.
 
-    A ``PrivatePart`` must add noise to the model instead, with or without arrivals.
+    A ``private`` server must add noise to the model instead, with or without arrivals.
 
     Args:
         server: the server to check
@@ -662,21 +661,19 @@ def check_server(
     with _named(server, "finish"):
         still = server.finish(state, nothing, CLOCK)
     models = server.download(still, found.home(0)).models
-    kept, noisy = all(map(_same, map(_flat, models), map(_flat, down.models))), isinstance(server, PrivatePart)
+    kept, noisy = all(map(_same, map(_flat, models), map(_flat, down.models))), server.private
     assert kept or noisy, f"{server!r} changes the model without arrivals"
     assert not (kept and noisy), f"{server!r} adds no noise without arrivals, which reveals that there are none"
-    if found.measured is not None:
-        with _named(server, "measure, of a round without arrivals,"):
-            Ledger().measure(found.measured.measure(still, nothing))
+    with _named(server, "measure, of a round without arrivals,"):
+        Ledger().measure(server.measure(still, nothing))
     for client in cohort:
         with _named(server, "fold"):
             acc = server.fold(acc, _arrival(found, client, params))
     with _named(server, "finish"):
         after = server.finish(state, acc, CLOCK)
     assert _same_state(state, before), f"{server!r} changed the state, which is read-only"
-    if found.measured is not None:
-        with _named(server, "measure"):
-            Ledger().measure(found.measured.measure(after, acc))
+    with _named(server, "measure"):
+        Ledger().measure(server.measure(after, acc))
     _check_tensors(server, after)
     with _named(server, "download, of a stored state,"):
         (first, *_), _ = server.download(tree.unflatten(tree.flatten(after)), found.home(0))

@@ -25,7 +25,7 @@ from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, Layout
 from gossamer.engines.flower.messages import WORDS, read_keys
 from gossamer.parts.samplers.uniform import Uniform
-from gossamer.parts.servers.private import BoundPrivateMean
+from gossamer.parts.servers.private import PrivateMean
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.releases import RELEASES, Releases
@@ -58,14 +58,14 @@ def candidates(grid: LocalGrid, client: int) -> Iterator[Key]:
 def sums(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, float]]:
     """Per round: the clipped sum, the noisy sum, and the deviation of the noise."""
     found: list[tuple[Tensor, Tensor, float]] = []
-    draw = BoundPrivateMean.noise
+    draw = PrivateMean.noise
 
     def noise(self: Any, at: Key, size: int, deviation: float, device: Any) -> Tensor:
         drawn = draw(self, at, size, deviation, device)
         found.append((torch.zeros(size, dtype=torch.float64), drawn, deviation))
         return drawn
 
-    monkeypatch.setattr(BoundPrivateMean, "noise", noise)
+    monkeypatch.setattr(PrivateMean, "noise", noise)
     return found
 
 

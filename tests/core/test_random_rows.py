@@ -125,6 +125,14 @@ def test_rows_of_a_step(keys: list[Key], n: int, data: st.DataObject) -> None:
     assert torch.equal(torch.vmap(lambda at: draws(rows[0], at, n))(steps), other)
 
 
+def test_draws_within_a_gradient() -> None:
+    """Keys and steps are then plain tensors, from outside, but new tensors are not."""
+    rows, step = tensor(fold_each(RUN, "client", range(3))), torch.tensor(4)
+    for keys in (rows[0], rows):
+        found = torch.func.grad(lambda x, keys=keys: (x * draws(keys, step, 5)).sum())(torch.ones(5))
+        assert torch.allclose(found, draws(keys, step, 5).view(-1, 5).sum(0))
+
+
 def test_stacked_clients_may_have_rows_of_their_own() -> None:
     keys = torch.stack([tensor(fold_each(RUN, c, range(3))) for c in range(2)])  # [2, 3, 2]
     steps = torch.tensor([5, 9])

@@ -27,7 +27,7 @@ from gossamer.core.random import directions, fold, key, tensor
 from gossamer.core.random.directions import DirectionKind, direction
 from gossamer.core.types import Clock, Params
 from gossamer.parts.attacks import ATTACKS
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 

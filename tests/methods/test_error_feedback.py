@@ -29,10 +29,9 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Arrival
 from gossamer.core.method import Method
 from gossamer.core.random import choice, fold, key, uniform
-from gossamer.core.server import BoundServer
+from gossamer.core.server import Server
 from gossamer.core.types import Clock, Layout, Part, State
 from gossamer.engines.simulation import Simulation
-from gossamer.methods.error_feedback import BoundMeanOfEstimates
 from gossamer.testing import tiny_task
 from helpers.recorder import task as pictures
 
@@ -54,7 +53,7 @@ def cohorts(rounds: int, size: int) -> list[list[int]]:
     return [choice(fold(KEY, "cohort", number), CLIENTS, size).tolist() for number in range(rounds)]
 
 
-def run(codec: Codec, server: BoundServer, lr: float, groups: list[list[int]], lost: float = 0.0) -> list[Tensor]:
+def run(codec: Codec, server: Server, lr: float, groups: list[list[int]], lost: float = 0.0) -> list[Tensor]:
     """The models after each round, with messages that are lost at random."""
     gradient, _ = quadratic()
     params: Params = {"w": torch.zeros(SIZE, 1, dtype=torch.float64)}
@@ -76,8 +75,8 @@ def run(codec: Codec, server: BoundServer, lr: float, groups: list[list[int]], l
     return found
 
 
-def estimates(lr: float = 1.0) -> BoundMeanOfEstimates:
-    return BoundMeanOfEstimates(server_lr=lr, clients=CLIENTS)
+def estimates(lr: float = 1.0) -> MeanOfEstimates:
+    return MeanOfEstimates(server_lr=lr).filled(clients=CLIENTS)
 
 
 def top(x: Tensor, k: int) -> Tensor:

@@ -40,15 +40,14 @@ from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.secure import PROTOCOLS
 from gossamer.parts.servers.robust import PLAIN, RULES
-from gossamer.parts.servers.robust.rule import Rule
-from gossamer.parts.servers.robust.server import Robust
+from gossamer.parts.servers.robust.server import Robust, Rule
 from gossamer.parts.solvers import SOLVERS
+from gossamer.tasks.batch_norms import STATISTICS
 from gossamer.tasks.data.datasets import DATASETS, load
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data
 from gossamer.tasks.nets import build, check_name
-from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import Task, deal, task_at
 
 T = TypeVar("T")
@@ -188,7 +187,7 @@ def _gone(method: Method, made: Method, replaced: Sequence[str]) -> dict[str, se
 
 def _names(part: Any) -> set[str]:
     """Return the names of the fields of a part, and of the parts in it."""
-    return {field.name for each in (part, *parts(part)) if is_dataclass(each) for field in fields(each)}
+    return {field.name for each in (part, *parts(part)) if is_dataclass(each) for field in fields(each) if field.init}
 
 
 def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> Method:

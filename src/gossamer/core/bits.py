@@ -54,9 +54,14 @@ def expect_bits(payload: Payload, name: str, count: int) -> Tensor:
 def expect_packed(payload: Payload, name: str, count: int) -> Tensor:
     """Return the same, still packed."""
     packed = expect(payload, name, torch.uint8, -(-count // 8))
-    if count % 8 and bool((packed[..., -1] >> (count % 8)).any()):
+    if count % 8 and _last(packed) >= 1 << count % 8:
         raise PayloadError(f"{name!r} has ones after its {count:,} bits")
     return packed
+
+
+def _last(packed: Tensor) -> int:
+    """Return the largest last byte of a row."""
+    return int(packed[..., -1].max())
 
 
 def _filled(values: Tensor, each: int) -> Tensor:
@@ -99,7 +104,7 @@ def uncodes(packed: Tensor, width: int, count: int) -> Tensor:
 def expect_codes(payload: Payload, name: str, width: int, count: int) -> Tensor:
     """Return ``count`` numbers of ``width`` bits from a payload. Refuse a wrong number of bytes, and padding."""
     packed = expect(payload, name, torch.uint8, code_bytes(count, width))
-    if (used := count * width % 8) and bool((packed[..., -1] >> used).any()):
+    if (used := count * width % 8) and _last(packed) >= 1 << used:
         raise PayloadError(f"{name!r} has ones after its {count * width:,} bits")
     return uncodes(packed, width, count)
 
@@ -142,7 +147,7 @@ def expect_trits(payload: Payload, name: str, count: int) -> Tensor:
     packed = expect(payload, name, torch.uint8, -(-count // TRITS))
     if bool((packed >= 3**TRITS).any()):
         raise PayloadError(f"{name!r} has a byte above {3**TRITS - 1}, which is not {TRITS} trits")
-    if count % TRITS and bool((packed[..., -1] >= 3 ** (count % TRITS)).any()):
+    if count % TRITS and _last(packed) >= 3 ** (count % TRITS):
         raise PayloadError(f"{name!r} has nonzero padding after its {count:,} trits")
     return untrits(packed, count)
 

@@ -28,15 +28,13 @@ from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
 from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key, round_purpose
 from gossamer.core.method import Exchange
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
-from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient, SummingServer
 from gossamer.core.solver import memory_of as solver_memory_of
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import ReadArrays, check_names, check_samples, check_values
-from gossamer.core.view import DescribedView, ViewMemory
+from gossamer.core.view import CHANGE, PART
 from gossamer.core.wire import NOTHING, Body, Frame
 
 
@@ -59,15 +57,11 @@ class BoundExchange:
         self.send, self.shared = exchange.send, exchange.send != "nothing"
         self.outline = context.network.outline()
         self.labels = OwnLabels.of(getattr(self.view, "widths", None), context) if exchange.labels == "own" else None
-        self.view_memory = self.view if isinstance(self.view, ViewMemory) else None
-        self.described = self.view if isinstance(self.view, DescribedView) else None
-        self.per_client = self.server if isinstance(self.server, ModelPerClient) else None
-        self.measured = self.server if isinstance(self.server, MeasuredServer) else None
+        self.per_client = self.server.home(0).owner is not None  # whether the server keeps a model for each client
         self.solver_memory = solver_memory_of(self.solver)
         self.carried = self.codec.takes_carry(self.solver)
-        self.broadcasts = self.shared and self.view.common and self.per_client is None
-        telling = self.view_memory or self.described
-        of_view = (Section(telling.section),) if telling else ()
+        self.broadcasts = self.shared and self.view.common and not self.per_client
+        of_view = (Section(self.view.section),) if self.view.section else ()
         self.down = downlink_of(exchange.down).bind(self)
         self.sent_sections = [section for section in self.server.sections if section.name not in self.down.supplied]
         self.secure = BoundSecure(self, exchange.secure) if exchange.secure else None
@@ -83,7 +77,7 @@ class BoundExchange:
     def _check(self) -> None:
         """Refuse combinations of parts that no single part can detect."""
         marked = next((name for name in self.outline if name.startswith(sections.MARK)), None)
-        stateful = bool(self.first) or self.view_memory is not None or bool(self.solver_memory is self.solver)
+        stateful = bool(self.first) or self.view.section == CHANGE or bool(self.solver_memory is self.solver)
         require(
             (
                 marked is None,
@@ -101,20 +95,19 @@ class BoundExchange:
 
     def check_cohort(self, clients: int) -> None:
         """Raise ``ConfigError`` if the server or secure aggregation needs more clients per round than these."""
-        if isinstance(self.server, CohortServer):
-            self.server.check_cohort(clients)
+        self.server.check_cohort(clients)
         if self.secure is not None:
             self.secure.protocol.check_cohort(clients)
 
     def unmixable(self) -> str:
         """Return why updates from several versions of the model cannot be aggregated together; empty if they can."""
-        name = type(self.server).__name__.removeprefix("Bound")
+        name = type(self.server).__name__
         reasons = (
             (self.send != "change", "it does not send changes of the model, which can be scaled by their staleness"),
-            (self.per_client is not None, f"{name} keeps a model per client, which moves from round to round"),
+            (self.per_client, f"{name} keeps a model per client, which moves from round to round"),
             (self.codec.common, "its codec has a key that all clients of a round share"),
-            (isinstance(self.server, SummingServer), f"{name} decodes the sum of a round's messages, not each of them"),
-            (isinstance(self.server, PrivatePart), f"{name} guarantees privacy for one update per client and round"),
+            (self.server.sums_codes, f"{name} decodes the sum of a round's messages, not each of them"),
+            (self.server.private, f"{name} guarantees privacy for one update per client and round"),
             (self.down.versioned, "its downlink continues from the version that a client holds, round by round"),
             (self.secure is not None, "its uploads are summed before the server sees them"),
         )
@@ -122,7 +115,7 @@ class BoundExchange:
 
     def home(self, client: int) -> Assignment:
         """Return the assignment with which a client downloads the model that it deploys."""
-        return self.per_client.home(client) if self.per_client else GLOBAL
+        return self.server.home(client)
 
     def key(self, key: Key) -> Key:
         """Return the key of the exchange, given the key of the round."""
@@ -239,8 +232,8 @@ class BoundExchange:
         sent = self._part(self.view.sent, found.models[0], clock, mine, memory, to.owner)
         layout = sent.layout(found.models[0])
         packed = sections.pack(written, found.sections, layout, down, self.server, sent.take)
-        if self.described and not sent.whole:
-            packed[self.described.section] = self.described.describe(sent, found.models[0])
+        if self.view.section == PART and not sent.whole:
+            packed[PART] = self.view.describe(sent, found.models[0])
         if to.owner is not None and not self.view.common:
             packed["owner"] = index(to.owner)
         taken = [sent.take(model) for model in self.down.models(state, found.models)] if models else []
@@ -268,7 +261,8 @@ class BoundExchange:
         choice = read_index(unread, "choice", len(models)) if len(models) > 1 else 0
         model = models[choice]
         # A described part belongs to the first of several models: the client has no other.
-        part = self._part(self.view.part, models[0] if self.described else model, clock, mine, memory, to.owner)
+        like = models[0] if self.view.section == PART else model
+        part = self._part(self.view.part, like, clock, mine, memory, to.owner)
         layout = part.layout(model)
         after = self._followed(unread, clock.client, memory, model)
         ctx = received(layout, up, part, model)
@@ -319,7 +313,7 @@ class BoundExchange:
         if self.send not in ("change", "model") or arrival.to_sum is None:
             return None
         plain = part.whole and self.send == "change"
-        if isinstance(self.server, SummingServer) and (plain or self.codec.sum_size(layout) != layout.size):
+        if self.server.sums_codes and (plain or self.codec.sum_size(layout) != layout.size):
             return centred(arrival.to_sum(), self.codec.sum_segments(layout))
         vector = arrival.vector(tree.device(self.outline))
         if self.send == "model":
@@ -335,7 +329,7 @@ class BoundExchange:
 
         Afterwards the arrival is as before, so that a server that keeps it does not keep the decoded vector.
         """
-        plain = arrival.part.whole and self.send == "change" and not isinstance(self.server, SummingServer)
+        plain = arrival.part.whole and self.send == "change" and not self.server.sums_codes
         if not (plain and self.codec.folds_decoded):
             yield arrival, self.update(arrival)
             return
@@ -375,20 +369,18 @@ class BoundExchange:
 
     def _followed(self, unread: SectionArrays, client: int, memory: State | None, model: Params) -> State:
         """Return the client's view state for its next round, as its message says. Empty without view state."""
-        view = self.view_memory
-        if view is None:
+        if self.view.section != CHANGE:
             return {}
-        before = memory or view.first(client)
-        read = ReadArrays(unread.pop(view.section, {}))
-        after = view.follow(before, read, model)
+        before = memory or self.view.first(client)
+        read = ReadArrays(unread.pop(CHANGE, {}))
+        after = self.view.follow(before, read, model)
         read.check()
         return after if after is not before else memory or {}
 
     def measure(self, state: State, acc: Folding, changes: Mapping[int, tuple[State, State]]) -> dict[str, Any]:
         """Return metrics for the round's record. ``changes`` holds the client states before and after the round."""
-        found = self.measured.measure(state, acc.total) if self.measured else {}
-        view = self.view_memory
-        if view is None:
+        found, view = self.server.measure(state, acc.total), self.view
+        if view.section != CHANGE:
             return found
         before = {client: old.get("view") or view.first(client) for client, (old, _) in changes.items()}
         after = {client: new.get("view") or before[client] for client, (_, new) in changes.items()}
@@ -438,13 +430,13 @@ class BoundExchange:
         self, unread: SectionArrays, clock: Clock, mine: Key, memory: State | None, owner: int | None
     ) -> Part:
         """Return the part of the model in a download: as the view computes it, or as the message describes it."""
-        if self.described is None:
+        if self.view.section != PART:
             return self._part(self.view.sent, self.outline, clock, mine, memory, owner)
-        described = unread.pop(self.described.section, None)
+        described = unread.pop(PART, None)
         if described is None:
             return Part()
         read = ReadArrays(described)
-        part = self.described.restore(read, self.outline)
+        part = self.view.restore(read, self.outline)
         read.check()
         return part
 
@@ -501,9 +493,9 @@ class BoundExchange:
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
         packed |= {"choice": index(job.choice)} if len(job.models) > 1 else {}
         packed |= {"labels": self.labels.packed(job.labels)} if self.labels and job.labels is not None else {}
-        if (view := self.view_memory) is not None:
-            current = job.state.get("view") or view.first(job.clock.client)
-            revised, packed[view.section] = view.revise(current, info, job.clock, fold(job.key, "view"))
+        if self.view.section == CHANGE:
+            current = job.state.get("view") or self.view.first(job.clock.client)
+            revised, packed[CHANGE] = self.view.revise(current, info, job.clock, fold(job.key, "view"))
             state |= {"view": current, "next": revised} if revised is not current else {}
         samples = 1.0 if self.hides else float(trained.samples)
         if self.secure is not None:
@@ -533,7 +525,7 @@ class BoundExchange:
     def deploy(self, model: Params, state: State, client: int) -> Params:
         """Return the model that a client deploys: its personalized model, its part of ``model``, or ``model``."""
         own: Params | None = self.solver_memory.deploy(state.get("solver", {})) or state.get("own")
-        if own is not None or not (self.view_memory or self.per_client):
+        if own is not None or not (self.view.section == CHANGE or self.per_client):
             return own or model
         return self.view.part(model, Clock(0, 1, client), Key(0, 0), state.get("view")).take(model)
 

@@ -24,9 +24,9 @@ from gossamer.core.exchange import GLOBAL, Section
 from gossamer.core.jobs import Broadcast, Folding, Job, Outgoing
 from gossamer.core.random import Key, fold
 from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment, TooFewClientsError
-from gossamer.core.server import SumServer, unsummable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
+from gossamer.core.view import CHANGE, PART
 from gossamer.core.wire import Body, Frame, Kind
 
 if TYPE_CHECKING:
@@ -74,18 +74,18 @@ class BoundSecure:
     def check(self) -> None:
         """Refuse an exchange whose uploads reveal more than a sum, or do not add up."""
         exchange = self.exchange
-        view, about = type(exchange.view).__name__.removeprefix("Bound"), "secure aggregation reveals only a sum, and"
-        name = type(exchange.server).__name__.removeprefix("Bound")
+        view, name = type(exchange.view).__name__, type(exchange.server).__name__
+        about = "secure aggregation reveals only a sum, and"
         own = ", ".join(section.name for section in exchange.sent_sections if not section.common)
-        server, codec = unsummable(exchange.server), exchange.codec.unsummable()
+        server, codec = exchange.server.unsummable(), exchange.codec.unsummable()
         require(
             (exchange.send in ("change", "model"), f"{about} clients of this method send no update"),
             (not server, f"{about} {server}"),
             (not codec, f"{about} {codec}"),
             (exchange.view.common, f"{about} clients hold different parts of the model with {view}: use Full()"),
-            (exchange.view_memory is None, f"{about} {view} sends what changed in each client's part"),
-            (exchange.described is None, f"{about} {view} describes the part of each client: use Full()"),
-            (exchange.per_client is None, f"{about} {name} keeps a model for each client, who must train the same one"),
+            (exchange.view.section != CHANGE, f"{about} {view} sends what changed in each client's part"),
+            (exchange.view.section != PART, f"{about} {view} describes the part of each client: use Full()"),
+            (not exchange.per_client, f"{about} {name} keeps a model for each client, who must train the same one"),
             (not own, f"{about} {name} sends each client {own} of its own, and all must receive the same"),
             (not exchange.solver.sections, f"{about} {type(exchange.solver).__name__} sends values per client"),
             (exchange.labels is None, f"{about} labels=own sends the labels of each client: use labels=all"),
@@ -197,7 +197,6 @@ class BoundSecure:
     def fold(self, acc: Folding, state: State, total: Tensor, clients: int, clock: Clock, key: Key) -> Folding:
         """Return the accumulator with the sum of several clients' vectors."""
         server = self.exchange.server
-        assert isinstance(server, SumServer)
         part, layout, model = self._held(state, clock, key)
         arrival = self.exchange.sum_arrival(part, layout, model, clients, self.exchange.codec_key(clock, key))
         small = int(total.max()) < EXACT[layout.dtype] if len(total) else True

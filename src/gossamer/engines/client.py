@@ -29,7 +29,7 @@ from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
 from gossamer.engines.adversary import Adversary, withheld
 from gossamer.methods.composition import compose
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.lazy import LazySamples, Request
 from gossamer.tasks.data.nests import Nest

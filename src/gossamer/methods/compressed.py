@@ -23,9 +23,9 @@ from gossamer.parts.codecs.sparse import Subsample, TopK
 from gossamer.parts.codecs.wrappers import Feedback
 from gossamer.parts.parametrizations.supermask import Supermask
 from gossamer.parts.servers.average import MaskAverage
-from gossamer.parts.servers.sum_then_decode import SumThenDecode
+from gossamer.parts.servers.sums import SumThenDecode
 from gossamer.parts.solvers.adam import Adam
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = [
     "drive",

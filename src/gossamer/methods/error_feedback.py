@@ -25,7 +25,7 @@ because the change of a statistic is relative to the model that the client has r
 """
 
 from dataclasses import dataclass, field
-from typing import Unpack
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor
@@ -40,9 +40,9 @@ from gossamer.methods.recipes import Training, recipe
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sparse import TopK
 from gossamer.parts.codecs.wrappers import STATISTICS, CodecWrapper, refuse_private
-from gossamer.parts.servers.mean import Mean, Sum, Weighting
+from gossamer.parts.servers.mean import Sum, WeightedMean, Weighting
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["EF21", "MeanOfEstimates", "ef21"]
 
@@ -111,10 +111,15 @@ def _estimated(tensors: Params) -> Params:
 
 
 @dataclass(frozen=True)
-class MeanOfEstimates(Mean):
-    """Moves the model by the mean of the estimates of all clients (EF21-PP). It needs the codec ``EF21``."""
+class MeanOfEstimates(WeightedMean):
+    """Moves the model by the mean of the estimates of all clients (EF21-PP). It needs the codec ``EF21``.
+
+    Args:
+        clients: the number of clients
+    """
 
     weights: Weighting = "uniform"
+    clients: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,21 +128,14 @@ class MeanOfEstimates(Mean):
             (self.over == "cohort", wrong(self, "over", "must be cohort: the mean is over all clients")),
         )
 
-    def bind(self, context: Context) -> "BoundMeanOfEstimates":
+    def bind(self, context: Context) -> Self:
         """Return the server for these clients. Refuse a codec that does not send differences, and partial models."""
         codec = context.exchange.codec
         if not isinstance(codec.codec if isinstance(codec, OnWeights) else codec, EF21):
             raise ConfigError("MeanOfEstimates needs clients that send differences: use EF21(codec)")
         if not context.exchange.view.whole:
             raise ConfigError("MeanOfEstimates needs clients that hold the whole model: use Full()")
-        return BoundMeanOfEstimates(**vars(super().bind(context)), clients=context.clients)
-
-
-@dataclass(frozen=True)
-class BoundMeanOfEstimates(MeanOfEstimates):
-    """``MeanOfEstimates`` with the number of clients."""
-
-    clients: int = field(kw_only=True)
+        return super().bind(context).filled(clients=context.clients)
 
     def init(self, params: Params) -> State:
         """Return the model and a mean of 0."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, permutation, uniform
 from gossamer.core.random.noise import draw
-from gossamer.parts.codecs import sensing as module
+from gossamer.parts.codecs import sensing
 from gossamer.parts.codecs.reconstruction import (
     amp,
     back_projection,
@@ -613,6 +613,6 @@ def test_signs_of_another_size_are_refused() -> None:
 
 
 def test_examples_in_docstrings_are_so() -> None:
-    result = doctest.testmod(module, extraglobs={"torch": torch})
+    result = doctest.testmod(sensing, extraglobs={"torch": torch})
     assert result.attempted >= 2
     assert result.failed == 0

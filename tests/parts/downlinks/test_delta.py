@@ -66,6 +66,7 @@ from gossamer.testing import tiny_task
 from helpers import downloads
 from helpers.compare import same
 from helpers.paths import TESTS
+from helpers.pieces import piece_of
 from helpers.recorder import task as pictures
 from helpers.tasks import batch_norm_task
 from helpers.watched import TASK, Watched, watched
@@ -422,7 +423,7 @@ def test_damaged_steps_are_refused(link: Delta) -> None:
     for at, flip in itertools.product(range(0, len(frame.common), 3), (1, 0x80)):
         damaged = bytearray(frame.common)
         damaged[at] ^= flip
-        piece = Body(bytes(damaged), counts.common, wire.checksum(bytes(damaged)), {wire.OVERHEAD: 0})
+        piece = piece_of(bytes(damaged), counts.common)
         data = bytes(wire.address(head, wire.NOTHING, piece))
         try:
             assert same(made.read(data, made.newest), model)
@@ -477,7 +478,7 @@ def test_wrong_settings_are_refused(make: Callable[[], Delta], problem: str) -> 
     [
         (fedmrn(alpha=0.05), "uploads are not whole numbers: use fedmrn or fedmrns with common noise"),
         (common(weights="samples"), "clients have different weights: use weights='uniform'"),
-        (common().with_parts(server=Mean("uniform")), "Mean needs every update: use SumThenDecode"),
+        (common().with_parts(server=Mean("uniform")), "Mean needs every update, not only their sum: use SumThenDecode"),
     ],
 )
 def test_uploads_that_do_not_add_up_are_refused_where_only_sums_may_be_sent(method: Method, problem: str) -> None:

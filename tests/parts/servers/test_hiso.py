@@ -35,13 +35,13 @@ from gossamer.core.jobs import own_key, round_key
 from gossamer.core.random import fold, key, tensor
 from gossamer.core.random.directions import DirectionKind, direction
 from gossamer.core.types import Clock, Params, Part, State
-from gossamer.core.wire import Body
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Eden, OnWeights
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.compare import same
+from helpers.pieces import piece_of
 from helpers.watched import Watched, watched
 
 DOUBLE = tiny_task(dtype=torch.float64)
@@ -227,7 +227,7 @@ def test_damaged_downloads_are_refused() -> None:
     for at, flip in itertools.product(range(0, len(frame.common), 2), (1, 0x80)):
         damaged = bytearray(frame.common)
         damaged[at] ^= flip
-        piece = Body(bytes(damaged), counts.common, wire.checksum(bytes(damaged)), {wire.OVERHEAD: 0})
+        piece = piece_of(bytes(damaged), counts.common)
         try:
             assert same(read(run, 3, bytes(wire.address(head, wire.NOTHING, piece)), held), wanted)
         except PayloadError:

@@ -27,7 +27,7 @@ from gossamer.core.jobs import own_key, round_key
 from gossamer.core.random import draws, fold, key, tensor
 from gossamer.core.random.directions import direction
 from gossamer.core.types import Clock, Layout, Params, Part
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 

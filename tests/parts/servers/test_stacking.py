@@ -24,7 +24,7 @@ from gossamer.parts.channels.perfect import Perfect
 from gossamer.parts.codecs import Dense, Eden, MaskedNoise, OnWeights
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.servers import Mean, Stacking
-from gossamer.parts.servers.stacking import BoundStacking, StackedLayer, restarted
+from gossamer.parts.servers.low_rank import StackedLayer, restarted
 from gossamer.parts.views import Full
 from gossamer.testing import tiny_task
 from helpers.arrivals import noted_arrivals
@@ -104,7 +104,7 @@ def test_a_weight_of_inputs_by_outputs_gets_the_transposed_product() -> None:
     down, up, base = torch.randn(2, 5), torch.randn(5, 2), torch.randn(5, 5)
     found = []
     for layer in layers:
-        server = BoundStacking("uniform", mean=Mean("uniform"), layers=(layer,), key=key(0))
+        server = Stacking("uniform").filled(layers=(layer,), key=key(0))
         state = {"params": {"w": base, "a": torch.zeros(2, 5), "b": torch.zeros(5, 2)}}
         change = {"w": torch.zeros(5, 5), "a": down, "b": up}
         arrival = Arrival.of(0, Part(), change, 1.0)

@@ -14,7 +14,7 @@ from gossamer.core.random.directions import DirectionKind
 from gossamer.core.solver import Loss, Move, StepKeys
 from gossamer.core.types import Clock, Layout, Params
 from gossamer.parts.solvers.zeroth_order import BoundZerothOrder
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.testing import tiny_task
 from helpers.tasks import batch_norm_task
 

@@ -12,7 +12,7 @@ from gossamer.core.types import Clock, Params
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Codec, Dense, Feedback, OnWeights, TopK
-from gossamer.parts.servers import Mean, SumThenDecode
+from gossamer.parts.servers import Mean, SumThenDecode, WeightedMean
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full, MagnitudePruned
 from gossamer.testing import check_method, check_value, tiny_task
@@ -30,7 +30,7 @@ def ran(method: Method, rounds: int = 1, **options: Any) -> Simulation:
     return run
 
 
-def pruned(ratio: tuple[float, ...] = (0.5,), server: Mean | None = None, **more: Any) -> Method:
+def pruned(ratio: tuple[float, ...] = (0.5,), server: WeightedMean | None = None, **more: Any) -> Method:
     solver = SGD(0.3, steps=1, batch=None)
     return compose(MagnitudePruned(ratio, **more), solver, server=server or Mean("uniform"))
 

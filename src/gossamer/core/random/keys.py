@@ -97,7 +97,7 @@ class KeyRing(Key):
         )
 
 
-class Keys(Sequence[Key]):
+class Keys:
     """A key for each row of a group: ``keys[k]`` is the key of row ``k``.
 
     Labels are folded into the rows when the rows are first read. A codec that draws nothing thus folds nothing, and a

@@ -24,7 +24,6 @@ is then infeasible. Add the noise in float64, and round afterwards. The discrete
 
 import math
 import os
-from itertools import product
 
 import numpy as np
 import torch
@@ -72,25 +71,27 @@ def gaussian(
     >>> gaussian(key(7), 3, dtype=torch.float32)
     tensor([1.1395, 1.3136, 0.4958])
     """
-    keys = key if isinstance(key, Keys) else Keys((key,))
-    found = torch.empty(len(keys), n, dtype=dtype, device=device)
-    together = max(1, BLOCK // max(1, n))  # rows
-    for first, start in product(range(0, len(keys), together), range(0, n, BLOCK)):
-        some, count = keys[first : first + together], min(BLOCK, n - start)
-        even = count + count % 2  # so that no two draws of a secure sum come from the same pair
-        if secure:
-            drawn = _normal(words_of(some, DRAWS * even, True, device=device)).unflatten(-1, (DRAWS, even))
-            a, b, c, d = drawn.unbind(-2)
-            drawn = (a + b + c + d) * 0.5
-        else:
-            drawn = _normal(words(some, even, start=start, device=device))
-        found[first : first + together, start : start + count] = drawn[:, :count]
-    return found if isinstance(key, Keys) else found[0]
+    if isinstance(key, Keys) and len(key) > 1 and len(key) * n > BLOCK:
+        together = max(1, BLOCK // n)
+        groups = (key[first : first + together] for first in range(0, len(key), together))
+        return torch.cat([gaussian(group, n, secure=secure, dtype=dtype, device=device) for group in groups])
+    drawn = [_block(key, start, min(BLOCK, n - start), secure, device) for start in range(0, max(1, n), BLOCK)]
+    return torch.cat(drawn, -1).to(dtype)
+
+
+def _block(key: Key | Keys, start: int, count: int, secure: bool, device: torch.device | str) -> Tensor:
+    even = count + count % 2  # so that no two draws of a secure sum come from the same pair
+    if not secure:
+        return _normal(words(key, even, start=start, device=device))[..., :count]
+    each = _normal(words_of(key, DRAWS * even, True, device=device))
+    a, b, c, d = each.view(*each.shape[:-1], DRAWS, even).unbind(-2)
+    half: Tensor = (a + b + c + d) * 0.5
+    return half[..., :count]
 
 
 def _normal(drawn: Tensor) -> Tensor:
     """Return as many draws as words: two of each pair of words."""
-    first, second = drawn.unflatten(-1, (-1, 2)).unbind(-1)
+    first, second = drawn.view(*drawn.shape[:-1], drawn.shape[-1] // 2, 2).unbind(-1)
     u = (((first >> 1) & (2**63 - 1)).to(torch.float64) + 0.5) * 0.5**63
     radius = root(log(u) * -2)
     cosine, sine = _point(((second >> 11) & (2**53 - 1)).to(torch.float64) * (math.pi * 0.5**55))

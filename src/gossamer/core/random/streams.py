@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._subclasses import FakeTensor
 
 from gossamer.core.errors import require
@@ -180,7 +180,7 @@ def uniform(
 
 
 def _fractions(integers: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
-    return (integers & ((1 << bits) - 1)).to(dtype).mul_(0.5**bits)
+    return integers.bitwise_and_((1 << bits) - 1).to(dtype).mul_(0.5**bits)
 
 
 def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
@@ -196,6 +196,8 @@ def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0
 def draw_bits(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
     """Return the 24 bits of each of the ``draws``, as int32."""
     plain = not torch.compiler.is_compiling() and not any(map(_has_no_values, (key, step)))
+    # Within ``torch.func.grad`` new tensors have no memory that a kernel could write to, but those of an operator have.
+    plain = plain and (key.device.type == "cpu" or peek_interpreter_stack() is None)
     return (_draw_bits if plain else _draw_bits_op)(key, step, n, layer, evaluation)
 
 
@@ -207,17 +209,19 @@ def _has_no_values(tensor: Tensor) -> bool:
 def _draw_bits(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
     count = -(-n // 2)
     if key.device.type == "cpu":
-        drawn = _raw_at(key.numpy().view(np.uint64), step.numpy(), count, layer, evaluation)
+        # Lists, because within ``torch.func.grad`` a tensor cannot become an array.
+        keys = np.array(key.tolist(), dtype=np.int64).view(np.uint64).reshape(key.shape)
+        drawn = _raw_at(keys, np.array(step.tolist()), count, layer, evaluation)
         return torch.from_numpy((drawn.astype("<u8", copy=False).view("<u4")[..., :n] >> 8).view(np.int32))
     rows = key.shape[:-1]
-    keys, steps = key.reshape(-1, 2), step.reshape(-1).expand(rows.numel())
+    each, steps = key.reshape(-1, 2), step.reshape(-1).expand(rows.numel())
     if key.is_cuda and _triton_installed():
         from gossamer.core.random import philox_triton
 
-        raw = philox_triton.words_of_rows(keys, steps, 1, 0, count, layer, evaluation)
+        raw = philox_triton.words_of_rows(each, steps, 1, 0, count, layer, evaluation)
     else:
         counter = torch.arange(-(-n // 8), dtype=torch.int64, device=key.device) + 1
-        raw = _philox(counter, keys, steps.unsqueeze(1), layer, evaluation)
+        raw = _philox(counter, each, steps.unsqueeze(1), layer, evaluation)
     return ((_pairs(raw)[:, :n] >> 8) & ((1 << 24) - 1)).view(*rows, n)
 
 

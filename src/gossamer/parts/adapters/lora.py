@@ -14,7 +14,7 @@ product is then linear in what is trained, so the mean of the clients' matrices 
 it is not if A and B are averaged separately. All machines draw the same A.
 
 With ``merges=True``, the weights W are exchanged buffers instead of frozen parameters, so that a server can add
-products to them (``gossamer.parts.servers.stacking``).
+products to them (``gossamer.parts.servers.low_rank``).
 """
 
 import math

@@ -51,7 +51,7 @@ def blocks(x: Tensor, length: int, fill: float = 0.0) -> Tensor:
 def expect_scale(payload: Payload, layout: Layout) -> Tensor:
     """Return the number "scale" of a payload. Raise ``PayloadError`` if it is not finite or negative."""
     scale = finite(expect(payload, "scale", layout.dtype, 1), "scale")
-    if scale.numel() and (least := scale.min().item()) < 0:
+    if (least := scale.min().item()) < 0:
         raise PayloadError(f"'scale' must be at least 0, got {least:g}")
     return scale
 

@@ -40,7 +40,7 @@ from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, re
 from gossamer.core.exchange import GLOBAL, Arrival, Context, Outcome, Section, Sections
 from gossamer.core.random import Key, Purpose
 from gossamer.core.sections import ALONE, SectionArrays, joined
-from gossamer.core.server import BoundServer
+from gossamer.core.server import Server
 from gossamer.core.specs import parse, unknown
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.core.untrusted import ReadArrays, check_names
@@ -116,7 +116,7 @@ class Delta(Downlink):
         require(
             (exchange.last and exchange.number == 0, "Delta needs a method with one exchange per round"),
             (_sends_all(exchange), "Delta needs clients that receive the whole model: use Full()"),
-            (exchange.per_client is None, "Delta needs one global model, and this method has one per client"),
+            (not exchange.per_client, "Delta needs one global model, and this method has one per client"),
             (exchange.exchange.labels == "all", Mistake("Delta needs {}", None, Setting("", "labels", "all"))),
             (exchange.send in ("change", "model"), f"Delta needs uploads of models, got send={exchange.send!r}"),
         )
@@ -141,7 +141,7 @@ class BoundDelta(BoundDownlink):
     versioned = True
     sections = (Section("steps"), Section("rest"), Section("checksum"))
 
-    def __init__(self, config: Delta, steps: Steps, server: BoundServer, outline: Params, context: Context) -> None:
+    def __init__(self, config: Delta, steps: Steps, server: Server, outline: Params, context: Context) -> None:
         self.whole, self.steps, self.server, self.context = config.whole, steps, server, context
         self.layout, self.supplied, self.shared_start = Layout.of(outline), steps.replayed, config.shared_start
         state = server.init(outline)

@@ -2,16 +2,26 @@
 
 from gossamer.core.bound import BoundExchange
 from gossamer.core.codec import Codec
-from gossamer.core.errors import require
+from gossamer.core.errors import ConfigError, require
 from gossamer.core.method import Exchange
-from gossamer.core.privacy import Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation, PrivatePart
 from gossamer.core.sampler import Sampler
+from gossamer.core.server import Server
 
 
-def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart | Codec]:
+def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart | Server | Codec]:
     """Return the parts of an exchange that add noise; not those whose noise is set to 0."""
-    plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
+    plain: list[PrivatePart | Server] = [exchange.server] if exchange.server.private else []
+    plain += [exchange.solver] if isinstance(exchange.solver, PrivatePart) else []
     return [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
+
+
+def guaranteed(part: PrivatePart | Server | Codec, taking: Participation) -> Guarantee:
+    """Return the guarantee of a part that adds noise."""
+    found = part.guarantee(taking)
+    if found is None:
+        raise ConfigError(f"{type(part).__name__} is private, but its method guarantee returns none")
+    return found
 
 
 def _inside(codec: Codec) -> list[Codec]:

@@ -12,7 +12,7 @@ from gossamer.core.exchange import Context, LocalTrainingInfo, Sections
 from gossamer.core.random import Key
 from gossamer.core.solver import Hyperparams, SolverMemory
 from gossamer.core.types import Layout, Params, State
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 T = TypeVar("T")
 
