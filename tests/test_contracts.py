@@ -110,7 +110,7 @@ from gossamer.parts.solvers import (
     ThresholdSGD,
     ZerothOrder,
 )
-from gossamer.parts.solvers.loss_probe import LossProbe
+from gossamer.parts.solvers.probes import LossProbe
 from gossamer.parts.views import (
     Bernoulli,
     Full,

@@ -32,7 +32,7 @@ from gossamer.core.random import key
 from gossamer.methods.private import MODES
 from gossamer.parts.privacy.accounting import gaussian
 from gossamer.parts.privacy.renyi import from_renyi
-from gossamer.parts.solvers.dp_sgd import BoundDPSGD
+from gossamer.parts.solvers.private import BoundDPSGD
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.runs.report.base import cells_of, reports_of, rows_of, summaries_of
 from gossamer.testing import tiny_task

@@ -124,6 +124,30 @@ class Layout:
         whole = torch.cat([params[name].reshape(-1) for name, _ in self.shapes])
         return whole if self.held is None else whole[self.held.to(whole.device)]
 
+    @cached_property
+    def full(self) -> "Layout":
+        """The layout of all entries of the tensors, whether the client holds them or not."""
+        return self if self.held is None else Layout(self.shapes, self.dtype)
+
+    def padded(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Return a new vector of all entries, which are zero in the tensors that are not given."""
+        like = next(iter(params.values()))
+        pieces = [
+            params[name].reshape(-1) if name in params else like.new_zeros(n)
+            for (name, _), n in zip(self.shapes, self.full.counts, strict=True)
+        ]
+        return torch.cat(pieces)
+
+    def replaced(self, vector: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+        """Return a new vector of all entries, with other values of the tensors that are given."""
+        pieces = zip(self.shapes, vector.split(self.full.counts), strict=True)
+        return torch.cat([params[name].reshape(-1) if name in params else piece for (name, _), piece in pieces])
+
+    def mask(self, names: Collection[str], device: torch.device) -> Tensor:
+        """Return which of all entries belong to some of the tensors."""
+        pieces = [torch.full((shape.numel(),), name in names) for name, shape in self.shapes]
+        return torch.cat(pieces).to(device)
+
     def joined(self, params: Mapping[str, Tensor]) -> Tensor:
         """Return the tensors of this layout as one vector, which shares memory with those of ``tree.difference``."""
         pieces = [params[name] for name, _ in self.shapes]
@@ -149,12 +173,11 @@ class Layout:
         Tensors that are held in part are new, with ``fill`` at entries that are not in the vector.
         """
         if self.held is None:
-            return {
-                name: piece.view(shape) for (name, shape), (_, piece) in zip(self.shapes, self.cut(vector), strict=True)
-            }
+            pieces = zip(self.shapes, vector.split(self.counts), strict=True)
+            return {name: piece.view(shape) for (name, shape), piece in pieces}
         starts = accumulate((shape.numel() for _, shape in self.shapes), initial=0)
-        pieces = zip(self.shapes, vector.split(self.counts), self.held.split(self.counts), starts, strict=False)
-        return {name: _filled(shape, piece, held, start, fill) for (name, shape), piece, held, start in pieces}
+        parts = zip(self.shapes, vector.split(self.counts), self.held.split(self.counts), starts, strict=False)
+        return {name: _filled(shape, piece, held, start, fill) for (name, shape), piece, held, start in parts}
 
 
 def _filled(shape: torch.Size, piece: Tensor, held: Tensor, start: int, fill: float) -> Tensor:

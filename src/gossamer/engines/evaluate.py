@@ -21,7 +21,7 @@ from gossamer.core.types import Params, State
 from gossamer.parts.attacks.base import Triggered
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.listen import Listen
-from gossamer.parts.solvers.loss_probe import LossProbe
+from gossamer.parts.solvers.probes import LossProbe
 from gossamer.parts.views.full import Full
 from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS
 from gossamer.tasks.data.lazy import LazySamples

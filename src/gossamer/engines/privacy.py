@@ -17,7 +17,7 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.extras import need
-from gossamer.core.privacy import SEED, SYSTEM, Guarantee, PrivatePart
+from gossamer.core.privacy import SEED, SYSTEM, Guarantee
 from gossamer.core.server import Server, SumServer
 from gossamer.engines.options import Options
 from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
@@ -171,11 +171,13 @@ def _rules(method: BoundMethod, options: Options) -> Iterator[tuple[bool, str]]:
 def _unprotected(exchange: BoundExchange) -> Iterator[tuple[bool, str]]:
     """Yield the values that clients of an exchange send without noise."""
     private, why = parts_of(exchange), "differential privacy"
-    solver, view = (type(part).__name__.removeprefix("Bound") for part in (exchange.solver, exchange.view))
+    solver, view = type(exchange.solver).__name__, type(exchange.view).__name__.removeprefix("Bound")
     yield bool(private), f"differential privacy: {solver} sends values without noise, in exchange {exchange.number + 1}"
     sections = [section.name for section in exchange.solver.sections]
-    own = isinstance(exchange.solver, PrivatePart)
-    yield own or not sections, f"differential privacy: {solver} sends {', '.join(sections)} without noise"
+    yield (
+        exchange.solver.private or not sections,
+        f"differential privacy: {solver} sends {', '.join(sections)} without noise",
+    )
     server = exchange.server
     unequal = isinstance(server, SumServer) and not server.equal_weights and exchange.hides
     yield not unequal, f"{why}: clients are weighted by numbers of samples, which have no noise: use weights='uniform'"

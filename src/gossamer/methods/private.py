@@ -197,7 +197,8 @@ def _guarantee(
     sizes = [int(size) for size in objective.task.split.sizes() if size > 0] if objective else []
     who = (made.sampler, terms.clients, terms.per_round, rounds, min(sizes, default=0))
     taking = participation(*who, steady=steady, central=mode == "central")
-    return found[0].guarantee(taking)
+    guarantee: Guarantee = found[0].guarantee(taking)
+    return guarantee
 
 
 def check_method(method: Method, mode: str) -> None:
@@ -310,7 +311,7 @@ def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0, colluding: floa
 
 def _example(method: Method, terms: Terms) -> Method:
     """Train by DP-SGD with the settings of the method's SGD."""
-    from gossamer.parts.solvers.dp_sgd import DPSGD
+    from gossamer.parts.solvers.private import DPSGD
 
     solver = method.solver
     name = type(solver).__name__

@@ -14,8 +14,7 @@ from gossamer.parts.codecs.sparse import Sparse
 from gossamer.parts.pruning_schedule import Progressive
 from gossamer.parts.servers.average import Average
 from gossamer.parts.servers.sparse_average import MajorityAverage, PrunedAverage
-from gossamer.parts.solvers.pruning import PruningSGD
-from gossamer.parts.solvers.sparse_sgd import SparseSGD
+from gossamer.parts.solvers.sparse import PruningSGD, SparseSGD
 from gossamer.parts.views.full import Full
 
 __all__ = ["fedavg_pruned", "fedsparsify"]

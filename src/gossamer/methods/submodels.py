@@ -13,7 +13,7 @@ from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.solvers.threshold_sgd import ThresholdSGD
+from gossamer.parts.solvers.sparse import ThresholdSGD
 from gossamer.parts.views.bernoulli import Bernoulli
 from gossamer.parts.views.largest_weights import LargestWeights
 from gossamer.parts.views.width_slice import WidthSlice

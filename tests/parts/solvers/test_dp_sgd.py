@@ -24,7 +24,7 @@ from gossamer.core.types import Params
 from gossamer.engines.client import BatchSchedule, ClientTask
 from gossamer.engines.run import Stage
 from gossamer.engines.simulation import Simulation
-from gossamer.parts.solvers.dp_sgd import BoundDPSGD
+from gossamer.parts.solvers.private import BoundDPSGD
 from gossamer.tasks.memory import client_memory
 from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.nets import build

@@ -145,7 +145,7 @@ class Node:
         """Train and return the upload."""
         result = member.train(message)
         training = member.bound.training
-        if training.hides or isinstance(training.solver, PrivatePart):  # a loss has no noise
+        if training.hides or training.solver.uses == "samples":  # a loss has no noise
             result = result._replace(loss=math.nan)
         if training.hides:  # nor have metrics of the codec, and operations, which follow from the number of samples
             result = result._replace(flops=Flops(0, 0), sent=result.sent._replace(figures={}))

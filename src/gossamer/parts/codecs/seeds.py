@@ -1,6 +1,6 @@
 """Seeds: an update as scalars of random directions, which both sides draw from a common key.
 
-With a solver that evaluates losses only (``gossamer.core.solver.ForwardSolver``), the change of a client is a sum of
+With a solver that evaluates losses only (``Solver.uses``), the change of a client is a sum of
 random directions. The upload has the scalar of each direction as the solver computed it, and no vector is encoded:
 
     upload      s_1 ... s_n                          n scalars, whatever the size of the model
@@ -34,7 +34,7 @@ from gossamer.core.exchange import Context
 from gossamer.core.random import Key
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, combine, project
-from gossamer.core.solver import ForwardSolver
+from gossamer.core.solver import Solver
 from gossamer.core.types import Layout, Payload, State
 from gossamer.core.wire import expect, finite
 
@@ -74,16 +74,15 @@ class Seeds(CarryCodec, Summing):
     def bind(self, context: Context) -> "Seeds":
         """Return the codec for the scalars of the solver, if it evaluates losses only. Its numbers must be the same."""
         solver = context.exchange.solver
-        if context.exchange.codec is not self or not isinstance(solver, ForwardSolver):
+        span, name = solver.span, type(solver).__name__
+        if context.exchange.codec is not self or span is None:
             return self
-        solver = solver.bind(context)
-        span, name = solver.span, type(context.exchange.solver).__name__
         require(
             (self.count == span.size, wrong(self, "count", f"must be that of {name}, {span.size} directions")),
             (self.directions == span.kind, wrong(self, "directions", f"must be those of {name}, {span.kind}")),
         )
         layers = {tensor: number for number, tensor in enumerate(sorted(context.trained))}
-        return BoundSeeds(**vars(self), layers=layers, solver=solver)
+        return BoundSeeds(**vars(self), layers=layers, solver=solver.bind(context))
 
     @property
     def common(self) -> bool:
@@ -180,7 +179,7 @@ class BoundSeeds(Seeds):
     """
 
     layers: Mapping[str, int] | None = None
-    solver: ForwardSolver | None = None
+    solver: Solver | None = None
 
     @property
     def takes_carry(self) -> bool:
@@ -191,6 +190,7 @@ class BoundSeeds(Seeds):
     def scale(self) -> float:
         """The factor of the solver."""
         assert self.solver is not None
+        assert self.solver.span is not None
         return self.solver.span.scale
 
     def direction_key(self, key: Key) -> Key:

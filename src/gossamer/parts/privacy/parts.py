@@ -1,5 +1,7 @@
 """The parts of a method that add noise, and who takes part, as far as it is known."""
 
+from typing import Any
+
 from gossamer.core.bound import BoundExchange
 from gossamer.core.codec import Codec, Wrapping
 from gossamer.core.errors import require
@@ -8,10 +10,12 @@ from gossamer.core.privacy import Participation, PrivatePart
 from gossamer.core.sampler import Sampler
 
 
-def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart]:
-    """Return the parts of an exchange that add noise; not those whose noise is set to 0."""
-    plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
-    return [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
+def parts_of(exchange: BoundExchange | Exchange) -> list[Any]:
+    """Return the parts of an exchange that add noise, which have a ``guarantee``; not those whose noise is set to 0."""
+    server, solver = exchange.server, exchange.solver
+    plain = [server] if isinstance(server, PrivatePart) else []
+    found = [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
+    return [*found, solver] if solver.private else found
 
 
 def _inside(codec: Codec) -> list[PrivatePart]:

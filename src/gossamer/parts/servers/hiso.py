@@ -43,7 +43,7 @@ from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Assignment, Context, Download, Section
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.servers.sum_then_decode import PartSum, PartSums, SumThenDecode
-from gossamer.parts.solvers.scaled_zeroth_order import CURVATURE, ScaledZerothOrder
+from gossamer.parts.solvers.zeroth_order import CURVATURE, ScaledZerothOrder
 
 ALIKE = Mistake(
     "must be at least 2 with {}: from one such direction per step, Hiso learns no curvature",

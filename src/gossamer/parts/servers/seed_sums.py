@@ -23,7 +23,6 @@ from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context
 from gossamer.core.random import Key
 from gossamer.core.server import SummingServer
-from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.parts.servers.mean import Mean
 
@@ -66,8 +65,7 @@ class SeedSums(Mean, SummingServer):
     def bind(self, context: Context) -> "BoundSeedSums":
         """Return the server with the initial model. It needs the scalars of directions that do not change."""
         codec, solver = context.exchange.codec.bind(context), context.exchange.solver
-        fixed = isinstance(solver, ForwardSolver) and solver.fixed
-        if not (fixed and carry_codec(codec) and isinstance(codec, Summing)):
+        if not (solver.span is not None and solver.span.fixed and carry_codec(codec) and isinstance(codec, Summing)):
             raise ConfigError("SeedSums needs the scalars of fixed directions: use KSeed() with Seeds(candidates)")
         weights, model = context.sampler.weights or self.weights, SeedModel(codec, context.network.initial())
         return BoundSeedSums(weights, server_lr=self.server_lr, model=model)
