@@ -11,7 +11,7 @@ part that passes works with every other part, over every channel and in every en
 import contextlib
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
 from gossamer.core.codec import Codec, folds_decoded, memory_of
 from gossamer.core.errors import ConfigError, PayloadError, RunError
-from gossamer.core.exchange import Arrival, Outcome
+from gossamer.core.exchange import Arrival, Outcome, Sections
 from gossamer.core.method import Exchange, Method
 from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold, key, seeded, uniform
@@ -489,6 +489,15 @@ def check_solver(
     once, twice = (_two_steps(found, start) for _ in range(2))
     assert torch.equal(once, twice), f"{solver!r}.step is not deterministic"
     assert torch.equal(start, before), f"{solver!r} changed the received model, which is read-only"
+    if solver.uses != "losses":
+        rows = torch.stack([start, 2 * start])  # [2, n]
+        with _named(solver, "step, of the rows of a group,"):
+            found_rows = _walked(found, rows, torch.as_tensor)["params"]
+        apart = torch.stack([_walked(found, row, torch.as_tensor)["params"] for row in rows])
+        alike = found_rows.shape == rows.shape and torch.allclose(found_rows, apart, rtol=1e-5, atol=1e-6)
+        assert alike, (
+            f"{solver!r} must work over the last dimension: the rows of a group move otherwise than its clients alone"
+        )
     if solver.uses == "samples":
         _check_per_sample(solver, start)
 
@@ -527,30 +536,45 @@ class _Bowl:
         return torch.stack([1.5 * tensor.square().sum() for tensor in at]).sum()
 
 
-def _two_steps(found: BoundExchange, start: Tensor) -> Tensor:
-    solver, tensors = found.solver, found.layout.unflatten(start)
+def _walked(found: BoundExchange, start: Tensor, number: Callable[[float], Any] = float) -> State:
+    """Return the carry after two steps of a client, or of the rows of a group; ``number`` makes hyperparameters."""
+    solver, rows = found.solver, start.shape[:-1]
 
     def gradient(params: Tensor) -> Gradients:
         return solver.where_trained(params * 3, 0.0), params
+
+    def repeated(nest: State) -> State:
+        return {
+            name: repeated(value) if isinstance(value, dict) else value.expand(*rows, *value.shape)
+            for name, value in nest.items()
+        }
 
     with _named(solver, "init"):
         memory = solver.init(found.context)
     assert solver.stateful or not memory, f"{solver!r}.init returns client state: declare stateful = True"
     with _named(solver, "hyperparams"):
-        hyperparams = solver.hyperparams(CLOCK)
-    down = found.server.download(found.server.init(tensors), found.home(0))
-    sections = found.solver_sections(down.sections, found.layout)
+        hyperparams = {name: number(value) for name, value in solver.hyperparams(CLOCK).items()}
     with _named(solver, "begin"):
-        carry = solver.begin(start, sections, memory, 2)
+        carry = solver.begin(start, _sections(found), repeated(memory), 2)
     span = solver.span
-    for number in range(2):
+    for index in range(2):
+        given = _Bowl(found, index) if solver.uses == "losses" else gradient
         with _named(solver, "step"):
-            carry = solver.step(
-                _Bowl(found, number) if solver.uses == "losses" else gradient, start, carry, hyperparams
-            )
+            carry = solver.step(given, start, carry, hyperparams)
         assert span is None or carry["scalars"].shape == (span.size,), f"{solver!r} must carry {span.size} scalars"
+    return carry
+
+
+def _sections(found: BoundExchange) -> Sections:
+    """Return the sections of the server before the first round, as the solver reads them."""
+    state = found.server.init(found.context.network.initial())
+    return found.solver_sections(found.server.download(state, found.home(0)).sections, found.layout)
+
+
+def _two_steps(found: BoundExchange, start: Tensor) -> Tensor:
+    solver, carry = found.solver, _walked(found, start)
     assert carry["params"].shape == start.shape, f"{solver!r}.step must keep the shape of params"
-    info = _Info(Full(), tensors, {}, 0)
+    info = _Info(Full(), found.layout.unflatten(start), {}, 0)
     with _named(solver, "end"):
         after, written = solver.end(carry, info)
     assert solver.stateful or not after, f"{solver!r}.end returns client state: declare stateful = True"
@@ -563,7 +587,7 @@ def _two_steps(found: BoundExchange, start: Tensor) -> Tensor:
         with _named(solver, "settle"):
             settled = solver.settle(after, delivered)
         with _named(solver, "begin, with the state of an earlier round,"):
-            solver.begin(start, sections, settled, 2)
+            solver.begin(start, _sections(found), settled, 2)
         with _named(solver, "skipped"):
             kept = solver.skipped(settled)
         assert tree.flatten(kept).keys() == tree.flatten(after).keys(), (

@@ -24,7 +24,6 @@ from gossamer import Lossy, Method, Options, Task, Wireless, methods
 from gossamer.core import tree, wire
 from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import fold, key, uniform
-from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult
 from gossamer.engines.run import Stage
@@ -51,7 +50,7 @@ Digests = dict[str, str]
 
 def task_for(method: Method, labels: str = "dirichlet:1") -> Task:
     """The task, without running statistics for servers and solvers that refuse them."""
-    refused = isinstance(method.server, PrivatePart) or isinstance(method.solver, ForwardSolver)
+    refused = isinstance(method.server, PrivatePart) or method.solver.uses == "losses"
     return task(labels, partial(nn.GroupNorm, 2) if refused else nn.BatchNorm2d)
 
 
