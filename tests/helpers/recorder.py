@@ -223,11 +223,16 @@ class Recording(Simulation):
             "messages": self.messages,
             "metrics": {name: record[name] for name in FIGURES},
             "server": digests(self.server),
-            "clients": {str(c): digests(self.clients.get(c)) for c in self.clients.known()},
+            "clients": {str(c): digests(self.named(self.clients.get(c))) for c in self.clients.known()},
             "models": {str(c): digests(self.models.get(c)) for c in self.models.known()},
         }
         self.messages = {}
         return found
+
+    def named(self, state: State) -> State:
+        """A client state with the vectors of its solver as tensors by name."""
+        layout = self.method.training.layout
+        return {**state, "solver": {n: layout.unflatten(v) for n, v in state.get("solver", {}).items()}}
 
 
 def digests(nest: State) -> Digests:
