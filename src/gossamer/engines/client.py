@@ -216,7 +216,7 @@ class Client:
     def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
         """Build the training result from the carry of the last step and the mean loss."""
         layout, change = job.layout.full, Params()
-        if self.exchange.carried is None:
+        if not self.exchange.carried:
             change = layout.unflatten(carry["params"] - layout.joined(job.start))
         return Trained(change, carry, loss, batches.flops(job), len(client_task.samples))
 
