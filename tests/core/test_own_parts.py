@@ -63,7 +63,7 @@ def old(base: type, **members: Any) -> Any:
         ),
         (
             {"codec": old(Dense, of_client=lambda self, client: self, sum_limit=lambda self, layout: 1)},
-            "codec Mine: it has the interface of version 0.1: sum_limit is now sum_segments(layout); "
+            "codec Mine: it has the interface of version 0.2: sum_limit is now sum_segments(layout); "
             "of_client is now ctx.client, in encode",
         ),
     ],

@@ -39,11 +39,7 @@ OLD: dict[str, dict[str, str]] = {
         "rehearse": "surrogate(change, context, step_index)",
         "adding": "fold_into(payload, ctx, weight, like)",
         "unsent": "skipped(memory)",
-        "skipped_state": "skipped(memory)",
         "beside": "companion(other)",
-        "sum_limit": "sum_segments(layout)",
-        "of_client": "ctx.client, in encode",
-        "with_side_information": "ctx.start, in encode and decode",
     },
     "Server": {
         "fit": BIND,
@@ -60,6 +56,12 @@ OLD: dict[str, dict[str, str]] = {
 """Members of parts in version 0.1, and their replacements."""
 
 OLD_0_2: dict[str, dict[str, str]] = {
+    "Codec": {
+        "skipped_state": "skipped(memory)",
+        "sum_limit": "sum_segments(layout)",
+        "of_client": "ctx.client, in encode",
+        "with_side_information": "ctx.start, in encode and decode",
+    },
     "Server": {
         "replays": "unreplayable(whole), which returns an empty text if clients can repeat the aggregation",
         "replays_parts": "unreplayable(whole), with whole=False where clients hold parts of the model",
@@ -70,6 +72,15 @@ OLD_0_2: dict[str, dict[str, str]] = {
 """The same of version 0.2."""
 
 NAMES = {
+    "CarryCodec": "Codec, which has takes_carry(solver) and encode_carry",
+    "CodecMemory": "Codec, which has init, encode_with, settle and skipped",
+    "IntegerSums": "Codec, which has sum_segments(layout)",
+    "MeasuredCodec": "Codec, which has figures and warning",
+    "OwnDraws": "Codec, which has ctx.client and ctx.own in encode",
+    "Replayable": "Codec, which has unreplayable() and replayed",
+    "SideInformation": "Codec, which has ctx.start in encode and decode",
+    "StraightThrough": "Codec, which has surrogate_context and surrogate",
+    "Summing": "Codec, which has to_sum and from_sum",
     "BoundServer": "Server",
     "CohortServer": "Server, which has check_cohort(clients)",
     "MeasuredServer": "Server, which has measure(state, acc)",
