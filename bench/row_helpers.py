@@ -17,7 +17,8 @@ from gossamer.core import bits, exact
 from gossamer.core.random import Keys, draws, fold_each, key, tensor, uniform, words
 from gossamer.core.random.noise import draw
 from gossamer.core.random.private import gaussian
-from gossamer.parts.codecs.rotation import Rotation, nearest
+from gossamer.parts.codecs.rotated import nearest
+from gossamer.parts.codecs.rotation import Rotation
 from gossamer.parts.codecs.scale import largest
 
 Work = Callable[[Any], object]
