@@ -26,8 +26,7 @@ from gossamer.engines.run import Result
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.codecs import OnWeights
 from gossamer.parts.solvers.schedules import LR_SCHEDULES
-from gossamer.runs.jobs import Job, spread
-from gossamer.runs.jobs.local import Local
+from gossamer.runs.jobs import Job, Local, spread
 from gossamer.tasks.data import Data, load
 from gossamer.tasks.data.splits import split
 from gossamer.tasks.nets import build

@@ -37,8 +37,7 @@ from gossamer.parts.servers import private_sum
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
-from gossamer.runs.trackers import Tracker, tracking
-from gossamer.runs.trackers.base import Status
+from gossamer.runs.trackers import Status, Tracker
 from gossamer.testing import tiny_task
 from helpers.flower_runs import (
     CLIENTS,

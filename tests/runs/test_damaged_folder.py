@@ -19,8 +19,7 @@ from gossamer.engines.kept_run import DamagedRunWarning
 from gossamer.runs import inside
 from gossamer.runs.checkpoint import read_init, read_server, read_split
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.metrics_file import line_of, read_lines
-from gossamer.runs.records import check_about, read_about, read_manifest, read_metrics
+from gossamer.runs.records import check_about, line_of, read_about, read_lines, read_manifest, read_metrics
 from gossamer.testing import tiny_task
 from helpers.records import write_records
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gossamer import ConfigError
-from gossamer.runs.jobs import Ended, Job, spread
-from gossamer.runs.jobs.local import Local, shares, visible_gpus
+from gossamer.runs.jobs import Ended, Job, Local, shares, spread, visible_gpus
 from helpers.inline import Inline
 
 SCRIPT = """

@@ -22,7 +22,7 @@ from gossamer.runs.report.gantt import MARKS, ROWS, SHOWN, rows_of, windows
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.timeline import FOLDED, OUTCOMES, Task, task_counts, tasks_of
-from gossamer.runs.trackers.base import numbers
+from gossamer.runs.trackers import numbers
 from gossamer.tasks.data import Split
 from gossamer.tasks.data.partition import offsets
 from gossamer.tasks.metrics import TAKEN

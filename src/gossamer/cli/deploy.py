@@ -45,7 +45,7 @@ from gossamer.runs.records import INIT, read_metrics
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.text import count
-from gossamer.runs.trackers.tracking import Tracking
+from gossamer.runs.trackers import Tracking
 from gossamer.tasks.precision import Precision
 from gossamer.tasks.task import Task
 

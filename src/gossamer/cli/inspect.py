@@ -13,9 +13,8 @@ from gossamer.cli import user_files
 from gossamer.cli.common import check_picture, open_run, reading, warn
 from gossamer.cli.parser import Parser
 from gossamer.core.errors import ConfigError, Mistakes, RunError
-from gossamer.runs.digests import damage
 from gossamer.runs.inside import links
-from gossamer.runs.records import Record, is_busy, linkless, read_metrics
+from gossamer.runs.records import Record, damage, is_busy, linkless, read_metrics
 from gossamer.runs.report import Folder, curves, sweep_points, tables, to_target
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels

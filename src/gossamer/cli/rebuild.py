@@ -22,7 +22,7 @@ from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods.registry import METHODS
 from gossamer.runs.checkpoint import read_split
-from gossamer.runs.trackers.tracking import Tracking
+from gossamer.runs.trackers import Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.task import Task
 

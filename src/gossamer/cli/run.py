@@ -20,7 +20,7 @@ from gossamer.engines.simulation import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary
-from gossamer.runs.trackers.tracking import Tracking
+from gossamer.runs.trackers import Tracking
 
 
 def run(words: list[str]) -> int:

@@ -20,8 +20,8 @@ from gossamer.core.random import key
 from gossamer.engines.options import Options
 from gossamer.engines.privacy import privacy_of
 from gossamer.parts.privacy.composition import BASIC, Spent, Total, common_relation, composed
+from gossamer.runs.folder import released
 from gossamer.runs.records import read_metrics
-from gossamer.runs.releases import released
 from gossamer.runs.report import text
 from gossamer.runs.report.privacy import RELATIONS
 from gossamer.tasks.data.partition import Split

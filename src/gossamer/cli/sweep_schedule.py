@@ -20,8 +20,7 @@ from gossamer.core import files
 from gossamer.core.chunks import cores
 from gossamer.core.extras import need
 from gossamer.runs.inside import refuse_links
-from gossamer.runs.jobs import Ended, Job, Launcher, spread
-from gossamer.runs.jobs.local import Local, visible_gpus
+from gossamer.runs.jobs import Ended, Job, Launcher, Local, spread, visible_gpus
 from gossamer.runs.records import Record
 from gossamer.runs.report.scores import held_out
 from gossamer.runs.report.sweep_points import Standing

@@ -4,10 +4,10 @@
     split.safetensors      the partition: the samples of each client
     init.safetensors       the initial weights, if they were given
     run.secret             a key that does not follow from the seed: that of a deployment, and of what checkpoints
-                           encrypt (``secret_state``); readable by its owner alone
+                           encrypt (``checkpoint``); readable by its owner alone
     executor.json          the executor of the run, and the measurements if it was chosen automatically
-    releases.jsonl         the cohorts of a private run, written as they are drawn (``releases``)
-    metrics.jsonl          one line per round, only appended to (``metrics_file``)
+    releases.jsonl         the cohorts of a private run, written as they are drawn
+    metrics.jsonl          one line per round, only appended to (``records``)
     clients/N.safetensors  client states written in round N; some are of earlier rounds
     models/N.safetensors   personalized models that the server keeps, written in round N
     tensors/D.safetensors  a large tensor of the server state that does not change, named by its digest
@@ -25,13 +25,24 @@ written are left alone.
 
 A large tensor that equals that of the previous checkpoint moves to a file of its own. Later checkpoints refer to this
 file as long as the tensor stays the same, so that a constant state is written twice in all, not in every round.
+
+``releases.jsonl`` says what a private run may have released. Noise and cohorts from the operating system cannot be
+drawn again. So a round that is repeated after a crash has another cohort and other noise, and somebody may have seen
+what came of the first attempt: it counts a second time. Each line is on disk before the first message of its attempt
+leaves the server:
+
+    {"round": 3, "clients": [2, 5, 11]}    an attempt at round 3 (from 1), with its cohort
+    {"round": 3, "void": true}             nothing that depends on this cohort has left the server: it does not count
+
+A line that a crash has cut off counts. Runs whose noise follows from the seed repeat the same bytes, and have no file.
 """
 
+import json
 import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +55,6 @@ from gossamer.core.store import ClientStore
 from gossamer.core.types import State
 from gossamer.runs import inside
 from gossamer.runs.checkpoint import Checkpoint, newest, recall
-from gossamer.runs.metrics_file import METRICS, Record, line_of
 from gossamer.runs.records import (
     ABOUT,
     CHAIN,
@@ -55,14 +65,17 @@ from gossamer.runs.records import (
     INIT,
     LOCK,
     MANIFEST,
+    METRICS,
     SECRET,
     SERVER,
     SPLIT,
     STORES,
     TENSORS,
+    Record,
     check_vacant,
     checkpoints,
     kept_choice,
+    line_of,
     linkless,
     read_about,
     read_manifest,
@@ -336,3 +349,52 @@ class RunFolder:
 def _tensor_bytes(tensor: Tensor) -> bytes:
     """Return the content of the file of an unchanged tensor."""
     return files.to_tensors({"tensor": tensor})
+
+
+RELEASES = "releases.jsonl"
+
+
+class Releases:
+    """The attempts of a run.
+
+    Args:
+        path: the run folder; without one, attempts are counted for the life of the process
+        stated: the number that the records state, which counts if lines are missing
+    """
+
+    def __init__(self, path: Path | None, stated: int = 0) -> None:
+        self.path, self.count = path, max(stated, 0 if path is None else released(path))
+        if path is not None and not (path / RELEASES).exists():
+            (path / RELEASES).touch()
+
+    def begin(self, number: int, cohort: Sequence[int]) -> None:
+        """Record an attempt at a round, before anything leaves the server."""
+        self._append({"round": number + 1, "clients": list(cohort)})
+        self.count += 1
+
+    def void(self, number: int) -> None:
+        """Record that nothing of the last attempt has left the server."""
+        self._append({"round": number + 1, "void": True})
+        self.count -= 1
+
+    def _append(self, entry: dict[str, object]) -> None:
+        if self.path is not None:
+            with files.on_failure(f"the cohort was not recorded, and the round does not begin, in {self.path}"):
+                inside.append(self.path, RELEASES, json.dumps(entry).encode() + b"\n")
+
+
+def released(path: Path) -> int:
+    """Return the number of results that the run in a folder may have released, as far as it has recorded attempts."""
+    try:
+        lines = inside.read(path, RELEASES).splitlines()
+    except FileNotFoundError:
+        return 0
+    return sum(-1 if _is_void(line) else 1 for line in lines)
+
+
+def _is_void(line: bytes) -> bool:
+    try:
+        entry = json.loads(line)
+    except ValueError:  # cut off by a crash
+        return False
+    return isinstance(entry, dict) and entry.get("void") is True

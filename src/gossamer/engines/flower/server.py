@@ -81,7 +81,7 @@ from gossamer.runs.report.anomalies import anomalies_of, rows
 from gossamer.runs.report.evaluation import EVALUATION
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.report.secure import LIARS
-from gossamer.runs.trackers.tracking import Track, Tracking
+from gossamer.runs.trackers import Track, Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.losses import loss_name
 from gossamer.tasks.precision import check_type, on_cpu

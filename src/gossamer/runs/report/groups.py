@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.core.errors import RunError
-from gossamer.runs.arrays import server_arrays
-from gossamer.runs.records import last_checkpoint
+from gossamer.runs.records import last_checkpoint, server_arrays
 from gossamer.runs.report.text import count, percent, ranges
 
 RULE = "two clients are joined if their mean weight for each other is above 1/(2N)"

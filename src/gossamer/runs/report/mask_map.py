@@ -16,8 +16,7 @@ from gossamer.core import tree
 from gossamer.core.errors import RunError
 from gossamer.parts.views.mask_statistics import between, evenly, overlaps, row
 from gossamer.parts.views.masks import Bits
-from gossamer.runs.arrays import opened
-from gossamer.runs.records import FILES, checkpoints, last_checkpoint, read_manifest, state_file
+from gossamer.runs.records import FILES, checkpoints, last_checkpoint, open_tensors, read_manifest, state_file
 from gossamer.runs.report import html
 from gossamer.runs.report.base import Starts
 from gossamer.runs.report.heat import heat
@@ -120,7 +119,7 @@ def _stored(path: Path, manifest: Mapping[str, Any]) -> Stored:
     homes = manifest["clients"]
     for home in sorted(set(homes.values())):
         file = state_file("clients", home)
-        with opened(path, file, manifest[FILES][file], "pt") as tensors:
+        with open_tensors(path, file, manifest[FILES][file], "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # not a dictionary
                 client, _, inside = name.partition("/")
                 if homes.get(client) == home and inside.startswith(STORED):
@@ -132,7 +131,7 @@ def _read(path: Path, manifest: Mapping[str, Any], stored: Stored, clients: Coll
     """Return the stored masks of some clients; nothing else of the files is read."""
     masks: dict[int, Bits] = {}
     for file in {stored[client][0] for client in clients if client in stored}:
-        with opened(path, file, manifest[FILES][file], "pt") as tensors:
+        with open_tensors(path, file, manifest[FILES][file], "pt") as tensors:
             for client in clients:
                 home, names = stored.get(client, (None, []))
                 if home == file:
