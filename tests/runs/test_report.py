@@ -19,8 +19,8 @@ from gossamer.cli import main
 from gossamer.core.extras import MissingExtraError
 from gossamer.parts.servers import Mean, MeasuredServer, Robust, TrimmedMean
 from gossamer.runs.records import read_metrics
-from gossamer.runs.report import REPORTS, Folder, base, curves, holdings, html, page, plots, tables, text
-from gossamer.runs.report.holdings import COLUMNS
+from gossamer.runs.report import REPORTS, Folder, base, curves, page, plots, tables, text
+from gossamer.runs.report.page import COLUMNS
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.summary import reasons, summarise
@@ -292,7 +292,7 @@ def test_colours_of_charts_are_those_of_the_page() -> None:
     drawn = chart("title", "round", [Series("a", [(1, 2.0)]), Series("b", [(1, 3.0)])])
     assert "var(--k0)" in drawn
     assert "var(--k1)" in drawn
-    style = (html.TEMPLATES / "style.css").read_text()
+    style = (plots.TEMPLATES / "style.css").read_text()
     assert [name for name in plots.VARIABLES.values() if f"{name[4:-1]}:" not in style] == []
     assert not set(plots.VARIABLES) & set(re.findall(r"#[0-9a-f]{6}", drawn))
 
@@ -345,18 +345,18 @@ def axes_of(figure: Any) -> list[Any]:
 @pytest.mark.parametrize("clients", [1, 7, COLUMNS, COLUMNS + 1, 1234])
 def test_a_split_is_drawn_in_two_hundred_columns_at_most(clients: int) -> None:
     split = split_of(clients)
-    bars, cells = axes_of(holdings.figure(split, data_of(split)))
+    bars, cells = axes_of(page.holdings_figure(split, data_of(split)))
     columns = -(-clients // -(-clients // COLUMNS))
     assert len(bars.patches) == columns
     (mesh,) = cells.collections
     assert mesh.get_array().shape == (3, columns)
     np.testing.assert_allclose(mesh.get_array().sum(axis=0), [bar.get_height() for bar in bars.patches])
-    drawn = ElementTree.fromstring(holdings.holdings(split, data_of(split)))
-    assert drawn.get("aria-label") == holdings.TITLE
+    drawn = ElementTree.fromstring(page.holdings(split, data_of(split)))
+    assert drawn.get("aria-label") == page.TITLE
 
 
 def test_without_the_data_a_split_shows_sizes_alone() -> None:
-    (bars,) = axes_of(holdings.figure(split_of(5), None))
+    (bars,) = axes_of(page.holdings_figure(split_of(5), None))
     assert [bar.get_height() for bar in bars.patches] == [3] * 5
 
 

@@ -1,6 +1,6 @@
 """The report on secure aggregation: sums, dropouts by phase, clients that lied, and what one client can add."""
 
-from gossamer.runs.report.secure import SecureReport
+from gossamer.runs.report.part_reports import SecureReport
 
 PHASES = {"keys": 8, "shares": 8, "check": 7, "train": 6, "consent": 6, "unmask": 6}
 

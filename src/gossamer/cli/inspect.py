@@ -15,12 +15,12 @@ from gossamer.cli.parser import Parser
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.runs.inside import links
 from gossamer.runs.records import Record, damage, is_busy, linkless, read_metrics
-from gossamer.runs.report import Folder, curves, sweep_points, tables, to_target
+from gossamer.runs.report import Folder, curves, sweep_points, tables
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
 from gossamer.runs.report.scores import common, scores_of
 from gossamer.runs.report.summary import summarise
-from gossamer.runs.report.targets import Target
+from gossamer.runs.report.targets import Reached, Target, compared, over_seeds, targets_for, to_target
 from gossamer.runs.sweeps import Sweep, is_sweep
 
 
@@ -98,7 +98,7 @@ def _shown(
         return str(write_page(path, about, targets))
     summary = summarise(about, metrics)
     found = {report.name: report.details(Folder(path, summary["clients"])) for report in reports_of(metrics)}
-    reached = [to_target.to_target(target, about, metrics) for target in targets]
+    reached = [to_target(target, about, metrics) for target in targets]
     if arguments.json:
         figures = {name: {**figures, **found[name][0]} for name, figures in summary["figures"].items()}
         facts = summary | {"figures": figures, "parts": about["method"], "state": state(path, summary)}
@@ -120,7 +120,7 @@ def _add_target(parser: Parser) -> None:
 
 def _targets(given: str | None, abouts: Sequence[dict[str, Any]]) -> tuple[Target, ...]:
     """Return the targets that are typed, which all of these runs can reach."""
-    return to_target.targets_for(given, abouts) if given else ()
+    return targets_for(given, abouts) if given else ()
 
 
 def _load_reports(files: Sequence[str]) -> None:
@@ -169,8 +169,8 @@ def compare(words: list[str]) -> int:
     labelled = [{**summary, "method": label} for summary, label in zip(summaries, labels(found), strict=True)]
     print(tables.side_by_side(names, labelled))
     for target in targets:
-        reached = [to_target.to_target(target, about, records) for about, records in both]
-        print("\n" + "\n\n".join((to_target.compared(names, reached), *_over_seeds(found, reached))))
+        reached = [to_target(target, about, records) for about, records in both]
+        print("\n" + "\n\n".join((compared(names, reached), *_over_seeds(found, reached))))
     if tables.sends_views(summaries):
         print(f"\n{tables.VALUES}: {tables.COUNTED}")
     if differing := tables.differences(summaries, [about["method"] for about, _ in both]):
@@ -185,14 +185,14 @@ def compare(words: list[str]) -> int:
     return 0
 
 
-def _over_seeds(abouts: Sequence[dict[str, Any]], reached: Sequence[to_target.Reached]) -> list[str]:
+def _over_seeds(abouts: Sequence[dict[str, Any]], reached: Sequence[Reached]) -> list[str]:
     """Return a table of means over runs that differ in their seed alone; nothing if there are no such runs."""
     alike = labels([{**about, "options": {**about["options"], "seed": 0}} for about in abouts])
-    groups: dict[tuple[str, int], list[to_target.Reached]] = {}
+    groups: dict[tuple[str, int], list[Reached]] = {}
     for label, about, each in zip(alike, abouts, reached, strict=True):
         groups.setdefault((label, about["options"]["rounds"]), []).append(each)
     names = [label for label, _ in groups]
-    return [to_target.over_seeds(names, list(groups.values()))] if len(groups) < len(abouts) else []
+    return [over_seeds(names, list(groups.values()))] if len(groups) < len(abouts) else []
 
 
 def _compare_points(path: Path, picture: Path | None, target: str | None) -> int:

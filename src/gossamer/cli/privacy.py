@@ -17,7 +17,7 @@ from gossamer.parts.privacy.calibration import calibrate
 from gossamer.parts.privacy.parts import usual_delta
 from gossamer.parts.secure import SecAgg
 from gossamer.runs.report import text
-from gossamer.runs.report.privacy import RELATIONS
+from gossamer.runs.report.part_reports import RELATIONS
 
 SHARES = (0.1, 0.5, 1.0)
 """The parts of a run after which epsilon is shown."""

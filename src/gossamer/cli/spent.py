@@ -23,7 +23,7 @@ from gossamer.parts.privacy.composition import BASIC, Spent, Total, common_relat
 from gossamer.runs.folder import released
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report import text
-from gossamer.runs.report.privacy import RELATIONS
+from gossamer.runs.report.part_reports import RELATIONS
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.objective import Objective
 

@@ -131,7 +131,6 @@ GRACE = 20.0
 """Seconds that interrupted jobs have to save what they do; then they are killed, which loses no finished round."""
 
 WORKER = "gossamer.runs.worker"
-
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 

@@ -27,11 +27,8 @@ from gossamer.core.errors import RunError
 from gossamer.runs import inside
 
 Record = dict[str, Any]
-
 METRICS = "metrics.jsonl"
-
 MARK = b', "digest": "'
-
 END = b'"}'
 
 
@@ -99,21 +96,13 @@ FORMAT = 4
 format 3 no digests in ``metrics.jsonl``."""
 
 ABOUT = "run.json"
-
 CHOICE = "executor.json"
-
 LOCK = "run.lock"
-
 SPLIT = "split.safetensors"
-
 INIT = "init.safetensors"
-
 SECRET = "run.secret"
-
 SERVER = "server.safetensors"
-
 MANIFEST = "manifest.json"
-
 TENSORS = "tensors"
 """Unchanged tensors of the server state: a folder of a run, and a key of a checkpoint's manifest."""
 
@@ -179,9 +168,7 @@ RECORD = {
 """Entries that every record has, and their types."""
 
 RUN = {**dict.fromkeys(("method", "task", "options", "machine", TENSORS, FILES), dict), "parameters": int, CHAIN: str}
-
 RUN_TASK = {**dict.fromkeys(("data", "model", "split"), str), "clients": int}
-
 RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
 """Entries of ``run.json`` of every run, and of its task and options."""
 

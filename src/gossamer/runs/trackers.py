@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 
 Status = Literal["finished", "interrupted", "failed"]
-
 HIDDEN = ("request", "format", "rates", "tensors")
 """Entries of ``run.json`` that are no hyperparameters."""
 
@@ -184,9 +183,7 @@ EXPERIMENT = "gossamer"
 """The experiment if MLFLOW_EXPERIMENT_NAME is not set."""
 
 ROUND = "round"
-
 ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-
 LONGEST = 500
 """Characters of a parameter that every store of MLflow accepts."""
 
@@ -290,7 +287,6 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 """Trackers by the name that the command line uses."""
 
 KEPT = "trackers.json"
-
 Track = str | Tracker | Iterable[str | Tracker] | None
 """What ``track=`` takes: a name, several names separated by commas, a tracker, or a list of these."""
 

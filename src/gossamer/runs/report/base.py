@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from gossamer.runs.records import Record
-from gossamer.runs.report import html
+from gossamer.runs.report import plots
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.text import number, percent
 
@@ -103,7 +103,7 @@ class Report:
     def rows_card(self, folder: Folder, records: Sequence[Record]) -> str:
         """Return the rows of a whole run as a card, for a ``picture``; empty if there are no figures."""
         summary = self.summary(records, folder.clients)
-        return html.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
+        return plots.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
 
     def details(self, folder: Folder) -> tuple[Figures, list[str]]:
         """Return what ``show`` adds from the run folder: figures for ``--json``, and lines of text."""
@@ -153,7 +153,7 @@ class SafeReport(Report):
         return self._try("picture", self._card, folder, records)
 
     def _card(self, why: str) -> str:
-        return html.card(f"{self.name}: {why}")
+        return plots.card(f"{self.name}: {why}")
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:

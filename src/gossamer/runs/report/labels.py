@@ -17,8 +17,7 @@ from gossamer.parts.codecs import CODECS
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.servers.robust import RULES
-from gossamer.runs.report.part_text import ROBUST, parsed
-from gossamer.runs.report.summary import method_name
+from gossamer.runs.report.summary import ROBUST, method_name, parsed
 
 REGISTRIES = (ADAPTERS, CODECS, DOWNLINKS, CHANNELS, SAMPLERS, RULES)
 NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in registry.where.items()}

@@ -2,6 +2,9 @@
 
 The page is the template ``templates/page.html``. Charts are inline SVG. Nothing is loaded from elsewhere, and there are
 no scripts. Every text is escaped, except for the HTML that reports return.
+
+The partition is a figure: samples of each client by class, and the number of samples as bars above. With more than
+``COLUMNS`` clients, neighbours share a column, which shows their mean.
 """
 
 from collections import Counter
@@ -11,28 +14,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from gossamer.core import files
 from gossamer.runs.records import Record, read_about, read_metrics
-from gossamer.runs.report import anomalies, html, spending, tables, virtual_time
+from gossamer.runs.report import plots, tables, virtual_time
 from gossamer.runs.report.base import Folder, reports_of
-from gossamer.runs.report.holdings import holdings
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.scores import Score, scores_of
-from gossamer.runs.report.summary import reasons, summarise, totals
+from gossamer.runs.report.summary import anomaly_rows, reasons, summarise, totals
 from gossamer.runs.report.targets import Target
 from gossamer.runs.report.text import count, duration, number, percent, seconds, size, time_unit
+from gossamer.tasks.data.strata import strata
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from gossamer.tasks.data.partition import Split
     from gossamer.tasks.data.samples import Data
 
 
 NONE: Mapping[str, str] = MappingProxyType({})
-
 LOSSES = (("test set", "loss"), ("in training", "train_loss"))
-
 SETTINGS = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
-
 HEADLINE = ("clients", "rounds", "server", "schedule")
 """Facts below the title, after the task; the server if it is not that of the recipe, the schedule if there is one."""
 
@@ -79,7 +84,7 @@ def render(
     facts = dict(tables.facts(summary))
     group = "class" if data is None or data.classes else "quantile of the target"
     caption = "Samples by client" + (f" and {group}; the bars are samples by client" if data else "")
-    return html.render(
+    return plots.render(
         "page.html",
         name=name,
         method=tables.method(summary),
@@ -90,8 +95,8 @@ def render(
         costs=_costs(metrics),
         failures=[_failure(reason, where) for reason, where in reasons(metrics)],
         lost=_lost(summary),
-        anomalies=anomalies.rows(summary["anomalies"]),
-        holdings=html.figure(caption, holdings(split, data)),
+        anomalies=anomaly_rows(summary["anomalies"]),
+        holdings=plots.framed(caption, holdings(split, data)),
         pictures=[{"title": title, "html": picture} for title, picture in pictures.items()],
         settings=[{"title": title, "facts": _facts(about[part])} for title, part in SETTINGS],
         version=about["machine"]["gossamer"],
@@ -180,7 +185,7 @@ def _bars(total: Counter[str], write: Callable[[float], str]) -> list[dict[str, 
 
 
 def _lost(summary: dict[str, Any]) -> str:
-    lost = spending.lost(summary)
+    lost = tables.lost_messages(summary)
     text = f"Lost messages: {lost}." if lost else "No message was lost."
     if summary["empty_rounds"]:
         text += f" In {count(summary['empty_rounds'], 'round')} nothing arrived, and the model did not change."
@@ -197,3 +202,63 @@ def _failure(reason: str, where: Sequence[tuple[int, int]]) -> dict[str, str]:
 
 def _facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), "none" if value is None else str(value)) for name, value in facts.items()]
+
+
+WIDTH = 11.2
+LEFT, RIGHT, BOTTOM = 0.5, 0.1, 0.45
+BARS, GAP = 0.7, 0.1
+COLUMNS = 200
+SHAPES = 2000
+"""Up to this many cells are shapes; beyond it, they are a bitmap."""
+
+TITLE = "samples by client and class"
+Floats = npt.NDArray[np.float64]
+
+
+def holdings(split: "Split", data: "Data | None") -> str:
+    """Return the partition as inline SVG; without the data, only the number of samples of each client."""
+    return plots.inline(holdings_figure(split, data), TITLE)
+
+
+def holdings_figure(split: "Split", data: "Data | None") -> "Figure":
+    """Return the partition as a matplotlib figure: bars, and below them a heat map of classes."""
+    counts = split.sizes()[:, None]
+    if data is not None and data.classes != 1:
+        groups = strata(data)
+        counts = split.counts(groups.train, groups.number)
+    shown, each = _columns(counts.astype(np.float64))
+    classes = shown.shape[1] if shown.shape[1] > 1 else 0
+    rows = classes * float(np.clip(2.6 / max(classes, 1), 0.02, 0.24))
+    high = BOTTOM + rows + GAP * bool(classes) + BARS + 0.1
+    wide = (WIDTH - LEFT - RIGHT) / WIDTH
+    with plots.style():
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        drawn = Figure(figsize=(WIDTH, high))
+        bars = drawn.add_axes((LEFT / WIDTH, 1 - (BARS + 0.1) / high, wide, BARS / high))
+        bars.bar(np.arange(len(shown)), shown.sum(axis=1), width=0.8, color=plots.COLOURS[0], gid="bars")
+        bars.set(xlim=(-0.5, len(shown) - 0.5), ylim=(0, max(float(shown.sum(axis=1).max()), 1.0)))
+        bars.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        bars.xaxis.set_major_locator(MaxNLocator(20, integer=True))
+        bars.tick_params("x", labelbottom=not classes)
+        plots.plain(bars)
+        last = bars
+        if classes:
+            last = drawn.add_axes((LEFT / WIDTH, BOTTOM / high, wide, rows / high), sharex=bars)
+            cells = np.ma.masked_equal(shown.T, 0)
+            edges = (np.arange(len(shown) + 1) - 0.5, np.arange(classes + 1) - 0.5)
+            last.pcolormesh(*edges, cells, cmap=plots.shades(), vmin=0, gid="cells", rasterized=cells.size > SHAPES)
+            last.yaxis.set_major_locator(MaxNLocator(10, integer=True))
+            plots.plain(last)
+        last.xaxis.set_major_formatter(lambda column, _: f"{column * each:.0f}")
+        last.set_xlabel("client" if each == 1 else f"client (one column is the mean of {each})")
+    return drawn
+
+
+def _columns(counts: Floats) -> tuple[Floats, int]:
+    """Return the counts of each column, and the number of clients per column."""
+    each = -(-len(counts) // COLUMNS)
+    first = np.arange(0, len(counts), each)
+    members = np.diff(np.append(first, len(counts)))
+    return np.add.reduceat(counts, first, axis=0) / members[:, None], each

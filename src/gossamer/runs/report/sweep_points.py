@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from gossamer.core.errors import RunError
 from gossamer.runs.records import EXTENDED, Record, check_about, is_busy, read_about, read_metrics
-from gossamer.runs.report import curves, to_target
+from gossamer.runs.report import curves
 from gossamer.runs.report.curves import DEVIATION
 from gossamer.runs.report.scores import Score, common, held_out, primary
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.report.targets import over_seeds, targets_for, to_target
 from gossamer.runs.report.text import BLANK, size, table
 from gossamer.runs.sweeps import Sweep, SweepRun, label_of, short
 
@@ -233,14 +234,13 @@ def compared(path: Path, sweep: Sweep) -> str:
 def to_targets(path: Path, sweep: Sweep, given: str) -> Iterator[str]:
     """Yield a table for each target: what the runs of each point spent until they reached it, as means over seeds."""
     points = [point for point in points_of(path, sweep) if point.started]
-    targets = to_target.targets_for(given, [standing.about for point in points for standing in point.started])
+    targets = targets_for(given, [standing.about for point in points for standing in point.started])
     names = [point.label for point in points]
     for target in targets if points else ():
         found = [
-            [to_target.to_target(target, standing.about, standing.metrics) for standing in point.started]
-            for point in points
+            [to_target(target, standing.about, standing.metrics) for standing in point.started] for point in points
         ]
-        yield to_target.over_seeds(names, found)
+        yield over_seeds(names, found)
 
 
 def _row(point: Point, shown: Sequence[Score], furthest: int) -> list[str]:

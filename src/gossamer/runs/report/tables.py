@@ -1,4 +1,4 @@
-"""Tables of runs: one run in full, or several side by side."""
+"""Tables of runs: one run in full, or several side by side, with the costs that the channel counts."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -6,14 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record
-from gossamer.runs.report import anomalies, spending, timeline
+from gossamer.runs.report import timeline
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import VALIDATION, Score, column
-from gossamer.runs.report.summary import reasons, summarise, totals
-from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, ranges, size, table
+from gossamer.runs.report.summary import anomaly_table, reasons, summarise, totals
+from gossamer.runs.report.text import (
+    BLANK,
+    amount,
+    count,
+    duration,
+    number,
+    pairs,
+    percent,
+    ranges,
+    seconds,
+    size,
+    table,
+)
 
 Summary = dict[str, Any]
-
 VALUES = "values only"
 COUNTED = "as FedSpa's paper counts: 4 bytes per held value, uploads and downloads, without masks and headers"
 """The column of bytes without masks and headers, and its meaning."""
@@ -57,7 +68,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("seconds", f"{summary['seconds']:.1f}"),
         *timeline.rows(summary),
         *([] if summary["joules"] == 0 else [("joules", number(summary["joules"]))]),
-        *spending.rows(summary),
+        *cost_rows(summary),
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
         *suspected(summary),
@@ -159,8 +170,8 @@ def full(
     parts = [pairs([("run", f"{path} ({state})"), *facts(summary)])]
     parts += ["\n  ".join(block) for block in blocks if block]
     parts.append(pairs(list(about["method"].items())))
-    parts += [by_client] if (by_client := spending.by_client(summary)) else []
-    parts += [named] if (named := anomalies.shown(summary["anomalies"])) else []
+    parts += [by_client] if (by_client := costs_by_client(summary)) else []
+    parts += [named] if (named := anomaly_table(summary["anomalies"])) else []
     parts += [details(metrics, scores(summary)[0])] if metrics else []
     return "\n\n".join(parts)
 
@@ -249,13 +260,13 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
         head += timeline.COMPARED
         rows = [[*row, *timeline.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
     if any(summary["by_client"] for summary in summaries):
-        costs = [name for name in spending.COMPARED if not (timed and name == spending.DELAY)]
+        costs = [name for name in COST_COLUMNS if not (timed and name == DELAY)]
         head += costs
-        cells = [spending.compared(summary) for summary in summaries]
+        cells = [cost_cells(summary) for summary in summaries]
         rows = [[*row, *(cell.get(name, BLANK) for name in costs)] for row, cell in zip(rows, cells, strict=True)]
     if any(summary["delivery"] for summary in summaries):
-        head += spending.DELIVERY
-        rows = [[*row, *spending.delivery(summary)] for row, summary in zip(rows, summaries, strict=True)]
+        head += DELIVERY
+        rows = [[*row, *delivery_cells(summary)] for row, summary in zip(rows, summaries, strict=True)]
     cells = [cells_of(summary["figures"]) for summary in summaries]
     columns = dict.fromkeys(column for found in cells for column in found)
     head += columns
@@ -309,3 +320,123 @@ def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str
     if len({summary["method"] for summary in summaries}) > 1:
         return found
     return found + [part for part in parts if len({parts.get(part) for parts in methods}) > 1]
+
+
+DELAY = "delay"
+COST_COLUMNS = ("computing J", "sending J", DELAY, "lost")
+"""The columns of ``compare`` for costs. Next to virtual time, there is no delay."""
+
+DELIVERY = ("compensated", "dropped")
+"""The columns for the outcome of lost messages."""
+
+LOSERS = 10
+"""The number of clients that are listed one by one, those with the most losses first."""
+
+
+def cost_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Return lines on costs and losses that the channel counts."""
+    empty = [("nothing arrived", f"in {count(summary['empty_rounds'], 'round')}: the model did not change")]
+    delivery_cells = [("lost messages", text)] if (text := lost_messages(summary)) else []
+    return [*_energy_rows(summary), *delivery_cells, *(empty if summary["empty_rounds"] else [])]
+
+
+def lost_messages(summary: Summary) -> str:
+    """Return the number of lost messages and their outcome; empty if none was lost."""
+    total, delivery_cells = summary["lost"], summary["delivery"]
+    if delivery_cells is None:
+        return f"{total:,}, none of them compensated" if total else ""
+    compensated, dropped = sum(delivery_cells["retained"]), sum(delivery_cells["forgotten"])
+    outcome = f"{compensated:,} compensated by a later one, {dropped:,} dropped"
+    waiting = total - compensated - dropped
+    more = f", {waiting:,} pending" if waiting > 0 else ""
+    return f"{total:,}: {outcome}{more}" if total else outcome
+
+
+def _energy_rows(summary: Summary) -> list[tuple[str, str]]:
+    spent = summary["by_client"]
+    if spent is None:
+        return [("energy", _uses(summary["energy"]))] if summary["time"] is not None and summary["joules"] else []
+    wasted = f", {number(sum(spent['wasted']))} J of it for lost messages" if sum(spent["wasted"]) else ""
+    costs = [("energy", _uses(summary["energy"]) + wasted)]
+    if summary["time"] is None:
+        each = seconds(summary["delay"] / max(1, summary["rounds"]))
+        costs.append(("delay", f"{seconds(summary['delay'])} computing and sending, {each} per round"))
+    return [*costs, *_outages(spent), ("joules per client", _range(spent["joules"], _active(spent), number))]
+
+
+def _uses(energy: dict[str, float]) -> str:
+    """Return the joules by use; those of receiving and waiting if there are any."""
+    received = f", {number(energy['receiving'])} J receiving" if energy["receiving"] else ""
+    idle = f", {number(energy['idle'])} J idle" if energy["idle"] else ""
+    return f"{number(energy['computing'])} J computing{received}, {number(energy['sending'])} J sending{idle}"
+
+
+def _outages(spent: dict[str, list[Any]]) -> list[tuple[str, str]]:
+    sent, senders = sum(spent["messages"]), [c for c, n in enumerate(spent["messages"]) if n]
+    if not sent:
+        return []
+    shares = [
+        lost_messages / max(1, sent) for lost_messages, sent in zip(spent["lost"], spent["messages"], strict=True)
+    ]
+    share = percent(sum(spent["lost"]) / sent)
+    return [("outages", f"{share} of {count(sent, 'message')}; by client {_range(shares, senders, percent)}")]
+
+
+def _active(spent: dict[str, list[Any]]) -> list[int]:
+    """Return the clients that spent energy."""
+    return [client for client, joules in enumerate(spent["joules"]) if joules]
+
+
+def _range(values: Sequence[float], clients: Sequence[int], write: Any) -> str:
+    """Return the smallest and the largest value, with their clients."""
+    if not clients:
+        return BLANK
+    least, most = (choose(clients, key=lambda client: values[client]) for choose in (min, max))
+    return f"{write(values[least])} (client {least}) to {write(values[most])} (client {most})"
+
+
+def costs_by_client(summary: Summary) -> str:
+    """Return a table of the clients with the most losses; empty if the channel does not count them."""
+    spent = summary["by_client"]
+    if spent is None:
+        return ""
+    shares = [
+        lost_messages / max(1, sent) for lost_messages, sent in zip(spent["lost"], spent["messages"], strict=True)
+    ]
+    order = sorted(_active(spent), key=lambda client: -shares[client])
+    delivery_cells = summary["delivery"]
+    head = ("client", "messages", "lost", "share", *(DELIVERY if delivery_cells else ()), "joules", "seconds")
+    listed = [
+        (
+            str(client),
+            f"{spent['messages'][client]:,}",
+            f"{spent['lost'][client]:,}",
+            percent(shares[client]),
+            *(f"{counts[client]:,}" for counts in (delivery_cells or {}).values()),
+            number(spent["joules"][client]),
+            number(spent["seconds"][client]),
+        )
+        for client in order[:LOSERS]
+    ]
+    more = f"\nand {count(len(order) - LOSERS, 'other client')}" if len(order) > LOSERS else ""
+    return table(head, listed) + more
+
+
+def delivery_cells(summary: Summary) -> tuple[str, ...]:
+    """Return the cells of a run in the columns of ``DELIVERY``."""
+    found = summary["delivery"]
+    return tuple(f"{sum(counts):,}" for counts in found.values()) if found else (BLANK,) * len(DELIVERY)
+
+
+def cost_cells(summary: Summary) -> dict[str, str]:
+    """Return the cells of a run, by column; nothing if its channel counts no costs."""
+    if summary["by_client"] is None:
+        return {}
+    energy = summary["energy"]
+    cells = (
+        number(energy["computing"]),
+        number(energy["sending"]),
+        seconds(summary["delay"]),
+        f"{summary['lost']:,}",
+    )
+    return dict(zip(COST_COLUMNS, cells, strict=True))
