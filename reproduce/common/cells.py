@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gossamer import METHODS, FleetLinks, MagnitudePruned, Method, Split, Task, Wireless, simulate
-from gossamer.cli.build import make_method
+from gossamer.cli.build_method import make_method
 from gossamer.cli.request import PARTS, Request
 from gossamer.cli.run_args import own_flags, scan
 from gossamer.core.errors import ConfigError, require

@@ -18,8 +18,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 
-from gossamer.runs.jobs import Job, spread
-from gossamer.runs.jobs.local import Local
+from gossamer.runs.jobs import Job, Local, spread
 from test_jobs import sleep
 
 with Local(1) as launcher:  # no guard of __main__: a worker imports no script

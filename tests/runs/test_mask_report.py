@@ -17,7 +17,7 @@ from torch import Tensor
 from gossamer import Lossy, Options, fedavg, fedprox, fedspa, simulate, sub_fedavg
 from gossamer.analysis.theory.paper_costs import paper_costs
 from gossamer.cli import main
-from gossamer.cli.rebuild import rebuild
+from gossamer.cli.reopen import rebuild
 from gossamer.core.bits import bits, unbits
 from gossamer.core.method import Method
 from gossamer.core.types import State
@@ -313,7 +313,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_shows_every_two_clients_in_order_of_their_labels(kept: Path) -> None:
-    from gossamer.cli.build import make_method, make_task
+    from gossamer.cli.build import make_task
+    from gossamer.cli.build_method import make_method
     from gossamer.cli.request import Request
     from gossamer.engines.export import stand
     from gossamer.runs.checkpoint import read_split

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gossamer import METHODS, fedavg, simulate
-from gossamer.cli import flags, main
-from gossamer.cli.build import make_method, make_task
+from gossamer.cli import main
+from gossamer.cli.build import make_task
+from gossamer.cli.build_method import make_method
+from gossamer.cli.flags import flags
 from gossamer.cli.request import Request
 from gossamer.core import files
 from gossamer.engines import Options
@@ -338,11 +340,11 @@ def test_shades_begin_where_they_are_told_to() -> None:
 
 @pytest.mark.parametrize("name", ["perm", "perm-two-stage", "sub-fedavg", "fedsparsify", "fedavg-pruned"])
 def test_every_flag_has_a_meaning(name: str) -> None:
-    assert [flag.word for flag in flags.flags(METHODS[name], name) if not flag.meaning] == []
+    assert [flag.word for flag in flags(METHODS[name], name) if not flag.meaning] == []
 
 
 def test_a_recipe_means_by_a_flag_what_the_part_of_a_stage_says() -> None:
-    told = {flag.word: flag.meaning for flag in flags.flags(perm, "perm")}
+    told = {flag.word: flag.meaning for flag in flags(perm, "perm")}
     assert (
         told["--clusters"]
         == "compute weights between this number of clusters; none has 50 if there are more than 2,000 clients"

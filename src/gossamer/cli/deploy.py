@@ -1,8 +1,13 @@
 """The command ``deploy``: ``deploy try``, ``deploy new``, ``deploy keys`` and ``deploy node``.
 
 Flower is an extra and slow to import. It is imported when one of these commands needs it.
+
+Updates are clipped by default, unless there is a reason against it. ``deploy node`` is a SuperNode whose client app
+stays in memory for all messages of a run.
 """
 
+import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -11,35 +16,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gossamer.cli import deploy_node, trust, user_files
-from gossamer.cli.build import (
-    OPTIONS,
-    as_typed,
-    check_cohort,
-    find_recipe,
-    in_flags,
-    make_method,
-    make_options,
-    make_task,
-    server_task,
-)
-from gossamer.cli.common import command, say
+from gossamer.cli import trust, user_files
+from gossamer.cli.build import OPTIONS, as_typed, check_cohort, in_flags, make_options, make_task, server_task
+from gossamer.cli.build_method import find_recipe, make_method, with_budget
+from gossamer.cli.common import Parser, command, say
 from gossamer.cli.flags import Flag, arguments, flags, value
-from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
-from gossamer.cli.notices import notices
-from gossamer.cli.parser import Parser
-from gossamer.cli.private import too_noisy, with_budget
-from gossamer.cli.protection import DEPLOYED_SERVER, Protected, protected
 from gossamer.cli.request import DATA, Request
+from gossamer.cli.run import Asked, announce, carry_out, check_run_path, notices, read_words, too_noisy, unused_paths
 from gossamer.cli.run_args import RUN, SCHEDULE_NAMES, Verb
-from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.core.errors import ConfigError, Mistakes, RunError, require
 from gossamer.core.method import Method
 from gossamer.core.specs import spec
-from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
+from gossamer.engines.anomalies import DEPLOYED_EXCLUSION, FEWEST
 from gossamer.engines.kept_run import kept_key
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.warm_start import Init
+from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.schedules import SCHEDULES
+from gossamer.parts.servers.mean import Mean
+from gossamer.parts.servers.robust import PLAIN
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import INIT, read_metrics
 from gossamer.runs.report.progress import Progress
@@ -54,6 +49,58 @@ if TYPE_CHECKING:
     from gossamer.engines.flower import Settings
     from gossamer.engines.flower.network import LocalNetwork
     from gossamer.engines.flower.server import FlowerRun
+
+
+DEPLOYED_SERVER = "clip:median,multiple=3"
+"""Default of ``--server`` in a deployment: no update counts for more than three times the median norm."""
+
+
+class Protected(NamedTuple):
+    """A method as it is deployed.
+
+    Args:
+        request: the request, with the rule of the server
+        method: the method
+        line: which rule the server has, and why, for the user
+    """
+
+    request: Request
+    method: Method
+    line: str
+
+
+def protected(request: Request, method: Method, cohort: int) -> Protected:
+    """Return the method with the default rule of deployments, unless the user chose one or it cannot be used."""
+    if request.server == PLAIN:
+        return Protected(request, method, f"server: that of {request.method} (--server mean); updates are not clipped")
+    if request.server:
+        return Protected(request, method, f"server: {request.server} (--server)")
+    if why := _why_unclipped(request, method, cohort):
+        line = f"server: that of {request.method}; updates are not clipped by {DEPLOYED_SERVER}: {why}"
+        return Protected(request, method, line)
+    asked = replace(request, server=DEPLOYED_SERVER)
+    line = f"server: {DEPLOYED_SERVER}, the default of deployments; --server mean does not clip updates"
+    return Protected(asked, make_method(asked), line)
+
+
+def _why_unclipped(request: Request, method: Method, cohort: int) -> str:
+    """Return why updates cannot be clipped by default; empty if they can."""
+    down, server = method.training.down, method.server
+    if not method.shared:
+        return f"{request.method} sends none"
+    if method.training.secure is not None:
+        return "with secure aggregation, the server sees no single one"
+    if request.privacy.get("dp") == "central":
+        return "--dp central clips them"
+    if cohort < FEWEST:
+        return f"it needs rounds with at least {FEWEST} clients, and a round has {cohort}"
+    if not isinstance(server, Mean) or not server.takes_any_mean():
+        return f"{request.method} does not aggregate them by a plain mean"
+    if isinstance(down, Delta) and down.codec is None:
+        return "with --down delta, clients repeat the aggregation"
+    own = [setting for setting in request.sets if setting.startswith("server.")]
+    return f"--set {own[0]} is a field of the method's own server" if own else ""
+
 
 NODES = 3
 POLL = 0.2
@@ -81,8 +128,10 @@ SHARED = [
     for flag in RUN
     if flag.name not in SIMULATED
 ]
+
 COMMON = [*TERMS, *SHARED]
 TRY = Verb("gossamer deploy try METHOD", COMMON)
+
 NEW = Verb("gossamer deploy new DIR METHOD", [flag for flag in COMMON if flag.name != "out"])
 
 USAGE = """usage: gossamer deploy COMMAND
@@ -100,7 +149,7 @@ commands:
 
 def deploy(words: list[str]) -> int:
     """``gossamer deploy ...``."""
-    known: dict[str, Callable[[list[str]], int]] = {"try": attempt, "new": new, "keys": keys, "node": deploy_node.node}
+    known: dict[str, Callable[[list[str]], int]] = {"try": attempt, "new": new, "keys": keys, "node": node}
     if words[:1] in ([], ["-h"], ["--help"]):
         print(USAGE)
         return 0
@@ -221,15 +270,13 @@ def write_app(folder: Path, planned: Deployment) -> None:
 
 
 # Writing an app.
-
-
 def new(words: list[str]) -> int:
     """``gossamer deploy new DIR METHOD [flags]``."""
     if len(words) > 1 and not words[0].startswith("-"):
         folder, rest = Path(words[0]), words[1:]
     else:
         folder, rest = Path(), words if {"-h", "--help"} & set(words) else []
-    asked = read(rest, NEW)
+    asked = read_words(rest, NEW)
     if asked is None:
         return 0
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -248,8 +295,6 @@ def new(words: list[str]) -> int:
 
 
 # Certificates and keys.
-
-
 def keys(words: list[str]) -> int:
     """``gossamer deploy keys DIR --host NAME --nodes N``."""
     parser = Parser(prog="gossamer deploy keys", description="Write certificates for a SuperLink and keys for nodes.")
@@ -272,11 +317,9 @@ def keys(words: list[str]) -> int:
 
 
 # Trying it out.
-
-
 def attempt(words: list[str]) -> int:
     """``gossamer deploy try METHOD [flags]``."""
-    asked = read(words, TRY)
+    asked = read_words(words, TRY)
     if asked is None:
         return 0
     out = asked.given.pop("out", None)
@@ -373,3 +416,34 @@ def _follow(network: "LocalNetwork", path: Path, run: str, done: int, progress: 
         if state.status == "finished":
             return
         time.sleep(POLL)
+
+
+NOT_OF_NODES = ("--isolation", "--allow-runtime-dependency-installation")
+"""Flags of ``flower-supernode`` that do not apply: they are about processes that it would start."""
+
+
+def node(words: list[str]) -> int:
+    """``gossamer deploy node [flags]``."""
+    from gossamer.engines.flower import supernode
+
+    asked, arguments = _node_parser(supernode.POLL).parse_known_args(words)
+    refused = [word for word in arguments if word.partition("=")[0] in NOT_OF_NODES]
+    require(
+        (0 < asked.poll < math.inf, f"--poll must be a positive number of seconds, got {asked.poll:g}"),
+        *((False, f"{word}: the client app runs in a process of Gossamer: use flower-supernode") for word in refused),
+    )
+    line = supernode.command(arguments, asked.poll)
+    os.execv(line[0], line)
+
+
+def _node_parser(poll: float) -> Parser:
+    parser = Parser(
+        prog="gossamer deploy node",
+        usage="%(prog)s [--poll S] [flags of flower-supernode]",
+        description="Run a SuperNode whose client app stays in memory for all messages of a run.",
+        epilog="All other flags are those of flower-supernode: flower-supernode --help lists them.",
+    )
+    parser.add_argument(
+        "--poll", metavar="S", type=float, default=poll, help=f"seconds between requests for messages (default: {poll})"
+    )
+    return parser

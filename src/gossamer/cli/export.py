@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli.build import one_method, server_task, whole_task
-from gossamer.cli.common import TRUST, open_run
+from gossamer.cli.build import server_task, whole_task
+from gossamer.cli.build_method import one_method
+from gossamer.cli.common import TRUST, Parser, open_run
 from gossamer.cli.flags import value
-from gossamer.cli.parser import Parser
-from gossamer.cli.rebuild import rebuild
+from gossamer.cli.reopen import rebuild
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.engines.export import DEFAULT, FILES, FORMATS, Exported, Format, check_out, stand
 from gossamer.engines.export import export as write

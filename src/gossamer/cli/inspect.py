@@ -1,21 +1,22 @@
-"""The commands ``runs``, ``show`` and ``compare``. They read the JSON files of runs and need no torch.
+"""The commands ``runs``, ``show``, ``compare`` and ``methods``. They read JSON files and tables, and need no torch.
 
-They change nothing but ``report.html``, and execute no file that a run folder names.
+They change nothing but ``report.html``, and execute no file that a run folder names. The costs that a paper counts, and
+the flags of one method, do need torch.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gossamer.cli import user_files
-from gossamer.cli.common import check_picture, open_run, reading, warn
-from gossamer.cli.parser import Parser
+from gossamer.cli.common import Parser, check_picture, open_run, reading, sentence, warn
 from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.methods.registry import ENTRIES
 from gossamer.runs.inside import links
 from gossamer.runs.records import Record, damage, is_busy, linkless, read_metrics
-from gossamer.runs.report import Folder, curves, sweep_points, tables
+from gossamer.runs.report import Folder, curves, sweep_points, tables, text
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
 from gossamer.runs.report.scores import common, scores_of
@@ -85,15 +86,13 @@ def _shown(
 ) -> str:
     """Return what ``show`` prints."""
     if arguments.config:
-        from gossamer.cli.config import written
+        from gossamer.cli.request import config_of
 
-        return written(path, about)
+        return config_of(path, about)
     if arguments.paper_costs:
-        from gossamer.cli.paper_costs import counted
-
-        return counted(path, about, metrics)
+        return _paper_costs(path, about, metrics)
     if arguments.html:
-        from gossamer.cli.pages import write_page
+        from gossamer.cli.run import write_page
 
         return str(write_page(path, about, targets))
     summary = summarise(about, metrics)
@@ -216,3 +215,68 @@ def distinct(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             break
     return names
+
+
+def methods(words: list[str]) -> int:
+    """``gossamer methods [NAME]``."""
+    parser = Parser(prog="gossamer methods", description="List the methods, or show one with its flags and parts.")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a method, or FILE.py:RECIPE (default: list all)")
+    name = parser.parse_args(words).name
+    if name is None:
+        print(text.table(("method", "paper", "what it does"), list(_families())))
+    else:
+        print("\n".join(_described(name)))
+    return 0
+
+
+def _families() -> Iterator[tuple[str, str, str]]:
+    """Yield a row per method, below a row with the name of its family."""
+    for place, family in enumerate(dict.fromkeys(entry.family for entry in ENTRIES.values())):
+        yield from [("", "", "")] * (place > 0)
+        yield family.upper(), "", ""
+        for name, entry in ENTRIES.items():
+            if entry.family == family:
+                yield name, entry.link, entry.summary
+
+
+def _described(name: str) -> Iterator[str]:
+    """Yield the description of one method, its flags and its parts."""
+    from gossamer.cli.build_method import find_recipe
+    from gossamer.cli.flags import defaults, settable, shown
+    from gossamer.cli.run_args import own_flags
+
+    recipe = find_recipe(name)
+    own = own_flags(recipe, name)
+    yield f"{name}: {sentence(recipe)}" if sentence(recipe) else name
+    if name in ENTRIES and ENTRIES[name].link:
+        yield f"paper: {ENTRIES[name].link}"
+    rows = [(flag.usage, shown(flag.default), flag.meaning) for flag in own]
+    yield "\n" + (text.table(("flag", "default", "meaning"), rows) if rows else "It has no flags.")
+    if method := defaults(recipe):
+        yield "\nparts; --set part.field=value changes their fields:"
+        yield text.pairs([(name, repr(part)) for name, part in settable(method).items()])
+
+
+def _paper_costs(path: Path, about: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> str:
+    """Return a table of the costs of a run next to those that the paper of its method counts, and the paper's rules."""
+    from gossamer.analysis.theory.paper_costs import count_of, paper_costs
+    from gossamer.cli.reopen import rebuild
+    from gossamer.cli.request import Request
+
+    summary = summarise(about, metrics)
+    name = summary["method"]
+    count_of(name)  # refuses a method before the data is loaded
+    request = Request.recorded(about)
+    if request and (own := request.files()):
+        raise ConfigError(f"{path} is built from {' and '.join(own.values())}, and show executes no file of a run")
+    method, task = rebuild(path, about)
+    if every := about["options"].get("validate"):
+        task = task.with_split(task.split.hold_out(every)[0])  # nobody trains on held-out samples
+    found = paper_costs(name, method, task, metrics, about["options"]["seed"])
+    sent = summary["bytes_up"] + summary["bytes_down"]
+    rows = [
+        ["bytes, both directions", text.size(sent), text.BLANK if found.bytes is None else text.size(found.bytes)],
+        ["operations", text.number(summary["flops"]), text.BLANK if found.flops is None else text.number(found.flops)],
+    ]
+    held = f"operations with held weights: {text.number(summary['useful_flops'])}"
+    return "\n\n".join((text.table(["costs", "this run", "paper"], rows), held, f"{found.paper}: {found.rules}"))

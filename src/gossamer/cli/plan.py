@@ -24,9 +24,8 @@ from gossamer.analysis.planning import (
 from gossamer.analysis.planning import plan as picture
 from gossamer.analysis.planning.work import operations, tried
 from gossamer.cli.build import make_task
-from gossamer.cli.common import check_folder, check_picture
+from gossamer.cli.common import Parser, check_folder, check_picture
 from gossamer.cli.flags import value
-from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
 from gossamer.core.availability import SECOND
 from gossamer.core.errors import ConfigError, Mistakes

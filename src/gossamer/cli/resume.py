@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli import sweep, trust
-from gossamer.cli.build import find_recipe, one_method, whole_task
-from gossamer.cli.common import TRUST, open_run, warn
+from gossamer.cli.build import whole_task
+from gossamer.cli.build_method import find_recipe, one_method
+from gossamer.cli.common import TRUST, Parser, open_run, warn
 from gossamer.cli.flags import flags, value
-from gossamer.cli.parser import Parser
-from gossamer.cli.rebuild import check_files, reopened
+from gossamer.cli.reopen import check_files, reopened
 from gossamer.cli.request import Request
 from gossamer.cli.run import go
 from gossamer.cli.run_args import CONFIG, RUN, SET, WHERE

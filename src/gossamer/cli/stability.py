@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gossamer.analysis.stability import REPEATS, Growth, Newcomer, Stability, Swap, growth, stability
-from gossamer.cli.build import OPTIONS, assemble, find_recipe, make_method
+from gossamer.cli.build import OPTIONS, assemble
+from gossamer.cli.build_method import find_recipe, make_method
 from gossamer.cli.common import say
-from gossamer.cli.devices import CAPACITIES, heeded
 from gossamer.cli.flags import Flag, flags, takes, value
-from gossamer.cli.launch import Asked, read
 from gossamer.cli.request import Request
-from gossamer.cli.run_args import RUN, Verb
+from gossamer.cli.run import Asked, read_words
+from gossamer.cli.run_args import CAPACITIES, RUN, Verb, fleet_heeded
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.core.method import Method
 from gossamer.core.specs import pieces
@@ -55,7 +55,7 @@ class Terms(NamedTuple):
 
 def measure(words: list[str]) -> int:
     """``gossamer stability METHOD [flags]``."""
-    asked = read(words, VERB)
+    asked = read_words(words, VERB)
     return _start(asked) if asked else 0
 
 
@@ -110,7 +110,7 @@ def _capacities(request: Request) -> tuple[Any, ...]:
     known = [flag for flag in flags(recipe, request.method) if flag.name == CAPACITIES]
     if not known:
         raise ConfigError(f"--each: {request.method} has no flag --capacities")
-    if heeded(request.given):
+    if fleet_heeded(request.given):
         raise ConfigError(f"--each needs --capacities, which --fleet sets by memory: leave one out; {AIR}")
     if CAPACITIES in request.given:
         return tuple(pieces(request.given[CAPACITIES]))

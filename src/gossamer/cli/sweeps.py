@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.cli import sweep as command
 from gossamer.cli.reopen import load_run
+from gossamer.cli.sweep import checked_sweep, opened
 from gossamer.cli.sweep_schedule import carry_out
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.extras import need
@@ -118,8 +118,8 @@ def sweep(
     values = {name.replace("-", "_"): tuple(str(_text(each)) for each in found) for name, found in grid.items()}
     mistakes.note(*(f"grid {name!r} has no values" for name, found in values.items() if not found))
     mistakes.settle()
-    asked = command.checked(_name(method), values, given, sets, mistakes)
-    with command.opened(asked):
+    asked = checked_sweep(_name(method), values, given, sets, mistakes)
+    with opened(asked):
         done = carry_out(asked.path, asked.sweep, asked.budget, progress)
     return SweepResult(asked.path, asked.sweep, done.failed)
 
