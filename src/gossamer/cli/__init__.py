@@ -136,23 +136,17 @@ def dispatch(words: list[str]) -> int:
         command = COMMANDS[words[0]]
         status: int = getattr(import_module(f"gossamer.cli.{command.module}"), command.function)(words[1:])
         return status
-    parser = top_parser()
-    parser.parse_args(words)
-    parser.print_help()
-    return 0
-
-
-def top_parser() -> Parser:
-    """Return the parser of ``gossamer`` without a command."""
     width = max(map(len, COMMANDS))
     listed = "\n".join(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items())
-    top = Parser(
+    parser = Parser(
         prog="gossamer",
         usage="gossamer [-h] [--version] [--debug] COMMAND ...",
         description=f"{DESCRIPTION}\n\ncommands:\n{listed}",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"gossamer {__version__}")
-    top.add_argument("--debug", action="store_true", help="show the traceback of an error; works with every command")
-    return top
+    parser.add_argument("--version", action="version", version=f"gossamer {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error; works with every command")
+    parser.parse_args(words)
+    parser.print_help()
+    return 0

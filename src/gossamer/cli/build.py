@@ -114,7 +114,12 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
         read: finds a task in a user file
     """
     if request.task:
-        task = task_from_file(request, request.task, read or whole_task)
+        mistakes = Mistakes()
+        if replaced := [flag_word(name) for name in TASK if getattr(request, name)]:
+            mistakes.note(f"--task brings its own data, model and split: leave out {', '.join(replaced)}")
+        task = mistakes.attempt(read or whole_task, request.task)
+        mistakes.settle()
+        assert task is not None  # or there were mistakes
         return task.with_split(split) if split else task
     mistakes = Mistakes()
     seed = mistakes.attempt(data_seed, request, seed) or 0
@@ -180,18 +185,6 @@ def data_seed(request: Request, seed: int) -> int:
     if chosen < 0:
         raise ConfigError(f"--data-seed must not be negative, got {chosen}")
     return chosen
-
-
-def task_from_file(request: Request, spec: str, read: Callable[[str], Task]) -> Task:
-    """Return the task of ``file.py:name``: a Task, or a function that returns one."""
-    mistakes = Mistakes()
-    replaced = [flag_word(name) for name in TASK if getattr(request, name)]
-    if replaced:
-        mistakes.note(f"--task brings its own data, model and split: leave out {', '.join(replaced)}")
-    task = mistakes.attempt(read, spec)
-    mistakes.settle()
-    assert task is not None  # or there were mistakes
-    return task
 
 
 def whole_task(spec: str) -> Task:

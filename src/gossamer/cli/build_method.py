@@ -104,17 +104,14 @@ def make_method(request: Request) -> Method:
         if request.secure:
             method = mistakes.attempt(secured, method, PROTOCOLS[request.secure]()) or method
         method = mistakes.attempt(with_privacy, method, request) or method
+        # ``--dp`` will add secure aggregation, once its noise is known.
+        later = request.privacy.get("dp") == "distributed" and "size" not in request.privacy
         for setting in ours:
-            if setting.startswith(SECURE) and (method.training.secure or not _later(request)):
+            if setting.startswith(SECURE) and (method.training.secure or not later):
                 method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method
-
-
-def _later(request: Request) -> bool:
-    """Return whether ``--dp`` will add secure aggregation, once its noise is known."""
-    return request.privacy.get("dp") == "distributed" and "size" not in request.privacy
 
 
 def _unused(
@@ -129,7 +126,10 @@ def _unused(
     asked = {name: getattr(request, name) for name in KINDS if getattr(request, name)}
     named = settable(made).get("solver") if request.solver and "solver" not in files else None
     taken = _names(named)  # also if it is the default there
-    gone = _gone(method, made, [name for name in WHOLE if name in asked and name not in files])
+    replaced = [name for name in WHOLE if name in asked and name not in files]
+    before, after = settable(method), settable(made)
+    kept = {field for name, part in after.items() if name not in replaced for field in _names(part)}
+    gone = {name: _names(before[name]) - kept for name in replaced if name in before}
     for flag in known if asked else ():
         if flag.name not in values or flag.default is REQUIRED or flag.name in taken:
             continue
@@ -140,15 +140,8 @@ def _unused(
             without = Mistakes().attempt(call, recipe, request.method, rest)
             idle = without not in (None, method) and Mistakes().attempt(with_parts, without, request, rest) == made
         if idle:
-            replaced = " and ".join(f"{flag_word(name)} {asked[name]}" for name in blamed or asked)
-            yield f"{flag.word} changes nothing with {replaced}, which does not read this flag: leave one of them out"
-
-
-def _gone(method: Method, made: Method, replaced: Sequence[str]) -> dict[str, set[str]]:
-    """Return, for each replaced part, the names of its fields that no other part has."""
-    before, after = settable(method), settable(made)
-    kept = {field for name, part in after.items() if name not in replaced for field in _names(part)}
-    return {name: _names(before[name]) - kept for name in replaced if name in before}
+            others = " and ".join(f"{flag_word(name)} {asked[name]}" for name in blamed or asked)
+            yield f"{flag.word} changes nothing with {others}, which does not read this flag: leave one of them out"
 
 
 def _names(part: Any) -> set[str]:
@@ -179,17 +172,17 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
             "use --down delta:eden:2, or --down dense"
         )
     if isinstance(rule, Rule) and method.shared:
-        found["server"] = mistakes.attempt(_replacing, rule, method, request)
+        try:
+            found["server"] = Robust(rule, method.server)
+        except ConfigError as error:
+            where = f"--server {request.server} with {request.method}"
+            mistakes.note(*(f"{where}: {mistake}" for mistake in error.mistakes))
     mistakes.settle()
-    return method.with_parts(**{name: _lifted(part) for name, part in found.items() if part})
-
-
-def _replacing(rule: Rule, method: Method, request: Request) -> Robust:
-    """Return the server with a robust rule in place of the method's mean."""
-    try:
-        return Robust(rule, method.server)
-    except ConfigError as error:
-        raise ConfigError(*(f"--server {request.server} with {request.method}: {e}" for e in error.mistakes)) from None
+    for name, part in found.items():
+        # A codec applies to the weights alone, unless it takes the whole model, or its noise must protect all of it.
+        if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)):
+            found[name] = OnWeights(part)
+    return method.with_parts(**{name: part for name, part in found.items() if part})
 
 
 def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
@@ -214,13 +207,6 @@ def _of_fields(found: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a class's fields, if it is a dataclass."""
     own = {field.name for field in fields(found) if field.init} if is_dataclass(found) else set()
     return {field: value for field, value in values.items() if field in own}
-
-
-def _lifted(part: Any) -> Any:
-    """Apply a codec to the weights alone, unless it takes the whole model, or its noise must protect all of it."""
-    return (
-        OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)) else part
-    )
 
 
 def _called(

@@ -72,7 +72,24 @@ BATCH = 16
 
 def widths(words: list[str]) -> int:
     """``gossamer widths``."""
-    arguments = _widths_parser().parse_args(words)
+    parser = Parser(
+        prog="gossamer widths",
+        description="Show which channels of a network are tied, and its size and memory at some capacities.",
+    )
+    parser.add_argument("--data", metavar="NAME", help="data set (default: digits)")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder with the files of data sets")
+    parser.add_argument("--model", metavar="NAME", help="network (default: that of the data set)")
+    parser.add_argument("--task", metavar="FILE.py:NAME", help="your own task, instead of data and model")
+    parser.add_argument(
+        "--adapter", metavar="SPEC", help="adapter, such as lora:8; its ranks are narrowed (default: none)"
+    )
+    parser.add_argument("--capacities", metavar="X,X,...", help="fractions of channels (default: 1,1/2,1/4,1/8,1/16)")
+    parser.add_argument("--batch", metavar="N", help=f"batch size, on which memory depends (default: {BATCH})")
+    parser.add_argument(
+        "--no-streams", dest="streams", action="store_false", help="do not tie layers that are added to each other"
+    )
+    parser.add_argument("--toml", action="store_true", help="print the rule as a file for --ties")
+    arguments = parser.parse_args(words)
     mistakes = Mistakes()
     named = {name: getattr(arguments, name) for name in ("data", "data_dir", "model", "task")}
     task = mistakes.attempt(make_task, Request("fedavg", **named), 0, None)
@@ -91,44 +108,19 @@ def widths(words: list[str]) -> int:
     rule = objective.widths(arguments.streams)
     print(_ties(rule) if arguments.toml else _group_table(rule))
     if not arguments.toml:
-        _print_sizes(objective, rule, capacities or SHARES, batch or BATCH)
+        # Capacities that the network does not work with are refused at the end.
+        shares, batch = sorted(capacities or SHARES, reverse=True), batch or BATCH
+        rows = [mistakes.attempt(_size_row, objective, rule, share, batch) for share in shares]
+        head = ("capacity", "parameters", "of all", f"memory, batch {batch}")
+        if any(rows):
+            print(f"\n{text.table(head, [row for row in rows if row])}")
+        mistakes.settle()
     return 0
-
-
-def _widths_parser() -> Parser:
-    parser = Parser(
-        prog="gossamer widths",
-        description="Show which channels of a network are tied, and its size and memory at some capacities.",
-    )
-    parser.add_argument("--data", metavar="NAME", help="data set (default: digits)")
-    parser.add_argument("--data-dir", metavar="DIR", help="folder with the files of data sets")
-    parser.add_argument("--model", metavar="NAME", help="network (default: that of the data set)")
-    parser.add_argument("--task", metavar="FILE.py:NAME", help="your own task, instead of data and model")
-    parser.add_argument(
-        "--adapter", metavar="SPEC", help="adapter, such as lora:8; its ranks are narrowed (default: none)"
-    )
-    parser.add_argument("--capacities", metavar="X,X,...", help="fractions of channels (default: 1,1/2,1/4,1/8,1/16)")
-    parser.add_argument("--batch", metavar="N", help=f"batch size, on which memory depends (default: {BATCH})")
-    parser.add_argument(
-        "--no-streams", dest="streams", action="store_false", help="do not tie layers that are added to each other"
-    )
-    parser.add_argument("--toml", action="store_true", help="print the rule as a file for --ties")
-    return parser
 
 
 def _group_table(rule: Widths) -> str:
     groups = [(name, f"{size:,}", ", ".join(rule.members(name))) for name, size in rule.sizes]
     return text.table(("group", "channels", "tensors"), groups)
-
-
-def _print_sizes(objective: Objective, rule: Widths, capacities: tuple[float, ...], batch: int) -> None:
-    """Print the size at each capacity; capacities that the network does not work with are refused at the end."""
-    mistakes = Mistakes()
-    rows = [mistakes.attempt(_size_row, objective, rule, share, batch) for share in sorted(capacities, reverse=True)]
-    head = ("capacity", "parameters", "of all", f"memory, batch {batch}")
-    if any(rows):
-        print(f"\n{text.table(head, [row for row in rows if row])}")
-    mistakes.settle()
 
 
 def _size_row(objective: Objective, rule: Widths, share: float, batch: int) -> tuple[str, str, str, str]:

@@ -190,8 +190,10 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     if request.privacy and method and task and options and not mistakes.found:
         request = mistakes.attempt(with_budget, request, method, task, options, steady=False) or request
         method = mistakes.attempt(make_method, request)
-    served = _served(request, method, options, task.clients) if method and task and options else None
-    request, method = (served.request, served.method) if served else (request, method)
+    served = None
+    if method and task and options:
+        served = protected(request, method, options.updates(options.per_round or task.clients))
+        request, method = served.request, served.method
     if method and method.pooled:
         mistakes.note(f"{request.method} pools the samples of all clients, so it cannot be deployed")
     if task and nodes not in (None, task.clients):
@@ -213,11 +215,6 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     if settings.schedule or start:
         in_flags(request, _check_run, method, task, settings, start)
     return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed), start)
-
-
-def _served(request: Request, method: Method, options: Options, clients: int) -> Protected:
-    """Return the method with the default rule of deployments, if its rounds aggregate enough updates."""
-    return protected(request, method, options.updates(options.per_round or clients))
 
 
 def _check_run(method: Method, task: Task, settings: "Settings", init: Init | None) -> None:
@@ -426,7 +423,15 @@ def node(words: list[str]) -> int:
     """``gossamer deploy node [flags]``."""
     from gossamer.engines.flower import supernode
 
-    asked, arguments = _node_parser(supernode.POLL).parse_known_args(words)
+    parser = Parser(
+        prog="gossamer deploy node",
+        usage="%(prog)s [--poll S] [flags of flower-supernode]",
+        description="Run a SuperNode whose client app stays in memory for all messages of a run.",
+        epilog="All other flags are those of flower-supernode: flower-supernode --help lists them.",
+    )
+    about = f"seconds between requests for messages (default: {supernode.POLL})"
+    parser.add_argument("--poll", metavar="S", type=float, default=supernode.POLL, help=about)
+    asked, arguments = parser.parse_known_args(words)
     refused = [word for word in arguments if word.partition("=")[0] in NOT_OF_NODES]
     require(
         (0 < asked.poll < math.inf, f"--poll must be a positive number of seconds, got {asked.poll:g}"),
@@ -434,16 +439,3 @@ def node(words: list[str]) -> int:
     )
     line = supernode.command(arguments, asked.poll)
     os.execv(line[0], line)
-
-
-def _node_parser(poll: float) -> Parser:
-    parser = Parser(
-        prog="gossamer deploy node",
-        usage="%(prog)s [--poll S] [flags of flower-supernode]",
-        description="Run a SuperNode whose client app stays in memory for all messages of a run.",
-        epilog="All other flags are those of flower-supernode: flower-supernode --help lists them.",
-    )
-    parser.add_argument(
-        "--poll", metavar="S", type=float, default=poll, help=f"seconds between requests for messages (default: {poll})"
-    )
-    return parser

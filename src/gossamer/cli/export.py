@@ -66,7 +66,9 @@ def export(words: list[str]) -> int:
     assert about is not None  # or there were mistakes
     assert formats is not None
     if client is not None:
-        _check_client(client, about)
+        clients = about["task"]["clients"]
+        if not 0 <= client < clients:
+            raise ConfigError(f"--client {client}: the run has clients 0 to {clients - 1}")
     read = server_task if "deployment" in about else whole_task
     run = stand(path, *rebuild(path, about, method, task, read, trusted=arguments.trust))
     if client is not None and "deployment" in about and run.method.home(client).owner is None:
@@ -75,12 +77,6 @@ def export(words: list[str]) -> int:
         raise ConfigError(f"{path} has no global model: choose a client with --client N")
     print(_shown(path, client, run, write(run, out, client, formats, arguments.force)))
     return 0
-
-
-def _check_client(client: int, about: dict[str, Any]) -> None:
-    clients = about["task"]["clients"]
-    if not 0 <= client < clients:
-        raise ConfigError(f"--client {client}: the run has clients 0 to {clients - 1}")
 
 
 def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) -> str:

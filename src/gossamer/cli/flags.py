@@ -240,7 +240,18 @@ def _plainly(entry: Any) -> str:
 def assign(method: Method, setting: str) -> Method:
     """Apply a setting such as ``solver.momentum=0.9`` to a method."""
     try:
-        return _assigned(method, setting)
+        path, equals, text = setting.partition("=")
+        name, dot, field = path.partition(".")
+        if not equals or not dot:
+            raise ConfigError("write it as part.field=value, such as solver.momentum=0.9")
+        parts = settable(method)
+        if name == "before":
+            raise ConfigError("fields of earlier exchanges cannot be set: use the recipe's flags, or Python")
+        if name == "adapter" and name not in parts:
+            raise ConfigError("the method has no adapter: add --adapter lora, for example")
+        if name not in parts:
+            raise ConfigError(unknown("part", name, parts))
+        return method.with_parts(**{name: _changed(parts[name], field, text)})
     except ConfigError as error:
         raise ConfigError(*(f"--set {setting}: {mistake}" for mistake in error.mistakes)) from error
 
@@ -251,21 +262,6 @@ def settable(method: Method) -> dict[str, Any]:
     inside = {field.name: getattr(method.training, field.name) for field in dataclasses.fields(method.training)}
     parts = {**inside, **whole}
     return {name: part for name, part in parts.items() if dataclasses.is_dataclass(part)}
-
-
-def _assigned(method: Method, setting: str) -> Method:
-    path, equals, text = setting.partition("=")
-    name, dot, field = path.partition(".")
-    if not equals or not dot:
-        raise ConfigError("write it as part.field=value, such as solver.momentum=0.9")
-    parts = settable(method)
-    if name == "before":
-        raise ConfigError("fields of earlier exchanges cannot be set: use the recipe's flags, or Python")
-    if name == "adapter" and name not in parts:
-        raise ConfigError("the method has no adapter: add --adapter lora, for example")
-    if name not in parts:
-        raise ConfigError(unknown("part", name, parts))
-    return method.with_parts(**{name: _changed(parts[name], field, text)})
 
 
 def _changed(part: Any, path: str, text: str) -> Any:

@@ -12,11 +12,11 @@ from gossamer.cli.flags import value
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, Mistakes, require
 from gossamer.core.specs import unknown
-from gossamer.fleet.converters import ConvertedTrace, read_fedscale, read_fedscale_capacity, read_flash
+from gossamer.fleet.converters import read_fedscale, read_fedscale_capacity, read_flash
 from gossamer.fleet.converters.fedscale_capacity import SAMPLE_FLOPS
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.presets import PRESETS
-from gossamer.fleet.summary import Bin, FleetSummary, histogram, summarise
+from gossamer.fleet.summary import FleetSummary, histogram, summarise
 from gossamer.fleet.units import read_speed
 from gossamer.runs.report import text
 from gossamer.runs.report.plots import COLOURS, GRID, plain, saved, style
@@ -31,21 +31,37 @@ def fleet(words: list[str]) -> int:
     """``gossamer fleet sample``, ``gossamer fleet show`` and ``gossamer fleet convert``."""
     parser = Parser(prog="gossamer fleet", description="Sample a fleet of devices, show one, or convert traces.")
     names = parser.add_subparsers(metavar="sample|show|convert", required=True)
-    _sample_parser(names.add_parser("sample", help="write a fleet of plausible devices"))
-    _show_parser(names.add_parser("show", help="show the devices of a fleet: kinds, histograms, availability"))
-    _convert_parser(names.add_parser("convert", help="convert traces of FedScale and FLASH"))
+    sample = names.add_parser("sample", help="write a fleet of plausible devices")
+    sample.add_argument("preset", metavar="PRESET", help=f"kind of devices: {', '.join(PRESETS)}")
+    sample.add_argument("--clients", metavar="N", required=True, help="number of clients")
+    sample.add_argument("--out", metavar="FILE", required=True, help="file of the fleet, such as fleet.toml")
+    sample.add_argument("--seed", metavar="S", default="0", help="seed of the devices (default: 0)")
+    sample.add_argument("--force", action="store_true", help=FORCE)
+    sample.set_defaults(do=_sample)
+    show = names.add_parser("show", help="show the devices of a fleet: kinds, histograms, availability")
+    show.add_argument("fleet", metavar="FLEET", help="file of a fleet")
+    show.add_argument("--clients", metavar="N", help="number of clients (default: that of the fleet)")
+    show.add_argument("--seed", metavar="S", default="0", help="seed of ranges and availability (default: 0)")
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    show.add_argument("--out", metavar="FILE", help="also draw a picture: a .png, .pdf or .svg file")
+    show.set_defaults(do=_show)
+    convert = names.add_parser("convert", help="convert traces of FedScale and FLASH")
+    convert.add_argument("file", metavar="FILE", help="the trace")
+    convert.add_argument(
+        "--format", metavar="NAME", required=True, help=f"{', '.join(TRACES)}: availability; {CAPACITY}: devices"
+    )
+    convert.add_argument("--out", metavar="FILE", required=True, help="file to write: a .csv trace, or a .toml fleet")
+    convert.add_argument(
+        "--sample-flops",
+        metavar="X",
+        help=f"for {CAPACITY}: operations per sample of the measured model's forward pass "
+        f"(default: {SAMPLE_FLOPS:g}, MobileNetV2)",
+    )
+    convert.add_argument("--force", action="store_true", help=FORCE)
+    convert.set_defaults(do=_convert)
     arguments = parser.parse_args(words)
     status: int = arguments.do(arguments)
     return status
-
-
-def _sample_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("preset", metavar="PRESET", help=f"kind of devices: {', '.join(PRESETS)}")
-    parser.add_argument("--clients", metavar="N", required=True, help="number of clients")
-    parser.add_argument("--out", metavar="FILE", required=True, help="file of the fleet, such as fleet.toml")
-    parser.add_argument("--seed", metavar="S", default="0", help="seed of the devices (default: 0)")
-    parser.add_argument("--force", action="store_true", help=FORCE)
-    parser.set_defaults(do=_sample)
 
 
 def _sample(arguments: argparse.Namespace) -> int:
@@ -59,28 +75,16 @@ def _sample(arguments: argparse.Namespace) -> int:
         made = mistakes.attempt(Fleet.sample, arguments.preset, clients, seed)
     mistakes.settle()
     assert made is not None  # or there were mistakes
-    made.write(out, _comment(arguments.preset, clients or 0, seed or 0))
+    command = f"gossamer fleet sample {arguments.preset} --clients {clients or 0} --seed {seed or 0} --out FILE"
+    made.write(
+        out,
+        f"A fleet of plausible {arguments.preset}, made by: {command}\n"
+        "docs/fleet.md has the keys, and the sources of the figures. Measure your own devices where they matter.",
+    )
     kinds = text.count(len(made.devices), "kind")
     print(f"{text.count(made.clients, 'device')} of {kinds} in {out}; to look at them:")
     print(shlex.join(["gossamer", "fleet", "show", str(out)]))
     return 0
-
-
-def _comment(preset: str, clients: int, seed: int) -> str:
-    command = f"gossamer fleet sample {preset} --clients {clients} --seed {seed} --out FILE"
-    return (
-        f"A fleet of plausible {preset}, made by: {command}\n"
-        "docs/fleet.md has the keys, and the sources of the figures. Measure your own devices where they matter."
-    )
-
-
-def _show_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("fleet", metavar="FLEET", help="file of a fleet")
-    parser.add_argument("--clients", metavar="N", help="number of clients (default: that of the fleet)")
-    parser.add_argument("--seed", metavar="S", default="0", help="seed of ranges and availability (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--out", metavar="FILE", help="also draw a picture: a .png, .pdf or .svg file")
-    parser.set_defaults(do=_show)
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -101,22 +105,6 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _convert_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the trace")
-    parser.add_argument(
-        "--format", metavar="NAME", required=True, help=f"{', '.join(TRACES)}: availability; {CAPACITY}: devices"
-    )
-    parser.add_argument("--out", metavar="FILE", required=True, help="file to write: a .csv trace, or a .toml fleet")
-    parser.add_argument(
-        "--sample-flops",
-        metavar="X",
-        help=f"for {CAPACITY}: operations per sample of the measured model's forward pass "
-        f"(default: {SAMPLE_FLOPS:g}, MobileNetV2)",
-    )
-    parser.add_argument("--force", action="store_true", help=FORCE)
-    parser.set_defaults(do=_convert)
-
-
 def _convert(arguments: argparse.Namespace) -> int:
     out, mistakes, known = Path(arguments.out), Mistakes(), (*TRACES, CAPACITY)
     mistakes.attempt(check_new, out, arguments.force)
@@ -134,7 +122,12 @@ def _convert(arguments: argparse.Namespace) -> int:
         return 0
     trace = TRACES[arguments.format](arguments.file)
     files.write(out, trace.csv().encode())
-    print(_converted(trace, out))
+    lines = sum(len(times) for times, _ in trace.clients.values())
+    rows = [("clients", f"{len(trace.clients):,}"), ("intervals", f"{lines:,}")]
+    rows += [("available", f"{text.percent(trace.share)} of the time")]
+    rows += [("left out", f"{text.count(count, 'client')} {reason}") for reason, count in trace.left_out.items()]
+    rows += [("ignored", f"{name}, {text.count(count, 'time')}") for name, count in trace.notes.most_common(5)]
+    print(f"{text.pairs(rows)}\n\ntrace in {out}; in a fleet file:\navailability = {json.dumps(f'trace:{out.name}')}")
     return 0
 
 
@@ -143,15 +136,6 @@ def _flops(given: str | None) -> float:
         return SAMPLE_FLOPS if given is None else read_speed(given)
     except ValueError:
         raise ConfigError(f"--sample-flops must be a positive number such as 6e8, got {given!r}") from None
-
-
-def _converted(trace: ConvertedTrace, out: Path) -> str:
-    lines = sum(len(times) for times, _ in trace.clients.values())
-    rows = [("clients", f"{len(trace.clients):,}"), ("intervals", f"{lines:,}")]
-    rows += [("available", f"{text.percent(trace.share)} of the time")]
-    rows += [("left out", f"{text.count(count, 'client')} {reason}") for reason, count in trace.left_out.items()]
-    rows += [("ignored", f"{name}, {text.count(count, 'time')}") for name, count in trace.notes.most_common(5)]
-    return f"{text.pairs(rows)}\n\ntrace in {out}; in a fleet file:\navailability = {json.dumps(f'trace:{out.name}')}"
 
 
 def check_new(out: Path, force: bool) -> None:
@@ -194,7 +178,11 @@ def shown(fleet: Fleet, summary: FleetSummary) -> str:
         if values := getattr(summary, panel.field):
             bars = histogram(values)
             most = max(bar.clients for bar in bars)
-            rows = [(_label(bar, panel.written), _bar(bar.clients / most), f"{bar.clients:,}") for bar in bars]
+            rows = []
+            for bar in bars:
+                low, high = panel.written(bar.low), panel.written(bar.high)
+                label = low if bar.low == bar.high else f"{low} to {high}"
+                rows.append((label, _bar(bar.clients / most), f"{bar.clients:,}"))
             blocks.append(_chart(f"{panel.title}, clients", rows))
     hours = [(f"{hour:02}:00", _bar(share), text.percent(share)) for hour, share in enumerate(summary.available)]
     blocks.append(_chart("share of clients that are available, by hour (UTC)", hours))
@@ -212,10 +200,6 @@ def _row(kind: dict[str, object]) -> tuple[str, ...]:
         f"{text.amount(flops)}FLOPS",
         *(str(kind[name]) for name in ("up", "down", "availability")),
     )
-
-
-def _label(bar: Bin, written: Callable[[float], str]) -> str:
-    return written(bar.low) if bar.low == bar.high else f"{written(bar.low)} to {written(bar.high)}"
 
 
 def _bar(share: float) -> str:
@@ -242,7 +226,8 @@ def draw(summary: FleetSummary, path: Path) -> None:
             widths = [bar.high - bar.low or bar.low for bar in bars]
             lows, counts = [bar.low for bar in bars], [bar.clients for bar in bars]
             axis.bar(lows, counts, widths, align="edge", color=COLOURS[0], edgecolor="white")
-            axis.set(xscale="log", xlabel=_axis(panel), ylabel="clients")
+            unit = panel.written(0.0).split()[-1]
+            axis.set(xscale="log", xlabel=f"{panel.title} ({unit})", ylabel="clients")
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
             axis.minorticks_off()
@@ -254,8 +239,3 @@ def draw(summary: FleetSummary, path: Path) -> None:
             plain(axis)
             axis.set_visible(number <= len(panels))
     files.write(path, saved(figure, path.suffix[1:].lower(), dpi=150))
-
-
-def _axis(panel: Panel) -> str:
-    unit = panel.written(0.0).split()[-1]
-    return f"{panel.title} ({unit})"

@@ -153,7 +153,16 @@ def compare(words: list[str]) -> int:
         if len(paths) > 1:
             mistakes.note(f"{sweeps[0]} is a sweep: compare it alone, or name its runs")
         mistakes.settle()
-        return _compare_points(sweeps[0], picture, arguments.target)
+        path = sweeps[0]
+        sweep = Sweep.read(path)
+        with reading(path):
+            print(sweep_points.compared(path, sweep))
+            for table in sweep_points.to_targets(path, sweep, arguments.target) if arguments.target else ():
+                print(f"\n{table}")
+            if picture:
+                drawn = sweep_points.draw(path, sweep, picture)
+                print(f"\ncurves in {picture}" if drawn else "\nno curves: no run has started, or their metrics differ")
+        return 0
     abouts = [mistakes.attempt(open_run, path) for path in paths]
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
@@ -192,19 +201,6 @@ def _over_seeds(abouts: Sequence[dict[str, Any]], reached: Sequence[Reached]) ->
         groups.setdefault((label, about["options"]["rounds"]), []).append(each)
     names = [label for label, _ in groups]
     return [over_seeds(names, list(groups.values()))] if len(groups) < len(abouts) else []
-
-
-def _compare_points(path: Path, picture: Path | None, target: str | None) -> int:
-    """Compare the points of a sweep."""
-    sweep = Sweep.read(path)
-    with reading(path):
-        print(sweep_points.compared(path, sweep))
-        for table in sweep_points.to_targets(path, sweep, target) if target else ():
-            print(f"\n{table}")
-        if picture:
-            drawn = sweep_points.draw(path, sweep, picture)
-            print(f"\ncurves in {picture}" if drawn else "\nno curves: no run has started, or their metrics differ")
-    return 0
 
 
 def distinct(paths: Sequence[Path]) -> list[str]:

@@ -160,29 +160,6 @@ GROUPS = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="gossamer plan",
-        usage="gossamer plan FLEET --energy J (--deadline S | --schedule SPEC) [flags]",
-        description="Choose transmit power, pruning and measurements for a fleet of devices, so that the convergence "
-        "bound is smallest within the energy budget and the deadline.",
-    )
-    parser.add_argument("fleet", metavar="FLEET", help="file of the fleet")
-    required = parser.add_argument_group("budgets, both required")
-    required.add_argument("--energy", metavar=BUDGETS["energy"].takes, required=True, help=BUDGETS["energy"].meaning)
-    time = required.add_mutually_exclusive_group(required=True)
-    time.add_argument("--deadline", metavar=BUDGETS["deadline"].takes, help=BUDGETS["deadline"].meaning)
-    time.add_argument("--schedule", metavar="SPEC", help="schedule with a deadline, such as deadline:60s,over=1.3")
-    for title, terms in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for name, term in terms.items():
-            group.add_argument(f"--{name.replace('_', '-')}", metavar=term.takes, help=term.meaning)
-    output = parser.add_argument_group("output")
-    output.add_argument("--out", metavar="FILE", default="plan.json", help="file of the plan (default: plan.json)")
-    output.add_argument("--picture", metavar="FILE", default="plan.png", help="picture (default: plan.png)")
-    return parser
-
-
 class Size(NamedTuple):
     """The size of a task.
 
@@ -216,7 +193,16 @@ def plan(words: list[str]) -> int:
     energies = (problem.energy * ENERGIES).tolist()
     picture.draw(energies, problem.at_energies(energies), problem.energy, drawn)
     found.write(out)
-    facts = text.pairs([*_facts(found), *_constants(problem.target)])
+    names = {"L": problem.target.smoothness, "G": problem.target.gradient, "D": problem.target.weights}
+    model = (
+        "the error of the decoder" if problem.target.entries else f"C = {text.number(problem.target.reconstruction)}"
+    )
+    facts = text.pairs(
+        [
+            *_facts(found),
+            *[("constants", f"{', '.join(f'{name} = {text.number(x)}' for name, x in names.items())}, {model}")],
+        ]
+    )
     print(
         f"{_table(found)}\n\n{facts}\n\nplan in {out}, picture in {drawn}; to run it:\n{next_command(arguments, found)}"
     )
@@ -225,7 +211,26 @@ def plan(words: list[str]) -> int:
 
 def _parsed(words: list[str]) -> argparse.Namespace:
     """Return the arguments; a method or an adapter is refused with the reason."""
-    parser, mistakes = _parser(), Mistakes()
+    parser = Parser(
+        prog="gossamer plan",
+        usage="gossamer plan FLEET --energy J (--deadline S | --schedule SPEC) [flags]",
+        description="Choose transmit power, pruning and measurements for a fleet of devices, so that the convergence "
+        "bound is smallest within the energy budget and the deadline.",
+    )
+    parser.add_argument("fleet", metavar="FLEET", help="file of the fleet")
+    required = parser.add_argument_group("budgets, both required")
+    required.add_argument("--energy", metavar=BUDGETS["energy"].takes, required=True, help=BUDGETS["energy"].meaning)
+    time = required.add_mutually_exclusive_group(required=True)
+    time.add_argument("--deadline", metavar=BUDGETS["deadline"].takes, help=BUDGETS["deadline"].meaning)
+    time.add_argument("--schedule", metavar="SPEC", help="schedule with a deadline, such as deadline:60s,over=1.3")
+    for title, terms in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name, term in terms.items():
+            group.add_argument(f"--{name.replace('_', '-')}", metavar=term.takes, help=term.meaning)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="FILE", default="plan.json", help="file of the plan (default: plan.json)")
+    output.add_argument("--picture", metavar="FILE", default="plan.png", help="picture (default: plan.png)")
+    parser, mistakes = parser, Mistakes()
     arguments, strange = parser.parse_known_args(words)
     for word in (arguments.fleet, *strange) if strange else ():
         if word in METHODS:
@@ -243,7 +248,17 @@ def _parsed(words: list[str]) -> argparse.Namespace:
 
 def next_command(arguments: argparse.Namespace, found: Plan) -> str:
     """Return the command of a run that follows the plan."""
-    words = ["gossamer", "run", "onebit-cs", "--channel", _channel(found), "--fleet", arguments.fleet]
+    fields = {"fading": found.fading, "seed": found.channel_seed}
+    given = [f"{name}={value}" for name, value in fields.items() if value != getattr(Wireless, name)]
+    words = [
+        "gossamer",
+        "run",
+        "onebit-cs",
+        "--channel",
+        (f"wireless:{','.join(given)}" if given else "wireless"),
+        "--fleet",
+        arguments.fleet,
+    ]
     words += ["--plan", arguments.out, *([] if arguments.task else ["--clients", str(len(found.clients))])]
     asked = {**{name: getattr(arguments, name) for name in TASK}, "seed": found.seed or None}
     words += [word for name, text in asked.items() if text for word in (f"--{name.replace('_', '-')}", str(text))]
@@ -251,12 +266,6 @@ def next_command(arguments: argparse.Namespace, found: Plan) -> str:
     words += ["--no-fresh", "--retain", "signs"] if found.each > 1 else []
     words += ["--schedule", arguments.schedule] if arguments.schedule else []
     return shlex.join(words)
-
-
-def _channel(found: Plan) -> str:
-    fields = {"fading": found.fading, "seed": found.channel_seed}
-    given = [f"{name}={value}" for name, value in fields.items() if value != getattr(Wireless, name)]
-    return f"wireless:{','.join(given)}" if given else "wireless"
 
 
 def _problem(arguments: argparse.Namespace) -> Problem:
@@ -395,9 +404,3 @@ def _facts(found: Plan) -> list[tuple[str, str]]:
         ("pruned weights", f"{text.percent(sum(found.ratios) / len(clients))}, mean over clients"),
         ("bound", f"{text.number(found.bound)}: {terms}"),
     ]
-
-
-def _constants(target: Target) -> list[tuple[str, str]]:
-    names = {"L": target.smoothness, "G": target.gradient, "D": target.weights}
-    model = "the error of the decoder" if target.entries else f"C = {text.number(target.reconstruction)}"
-    return [("constants", f"{', '.join(f'{name} = {text.number(x)}' for name, x in names.items())}, {model}")]

@@ -85,7 +85,19 @@ def privacy(words: list[str]) -> int:
     """``gossamer privacy --clients N --per-round K --rounds R --epsilon X``, and ``gossamer privacy spent RUNS...``."""
     if words[:1] == ["spent"]:
         return spent(words[1:])
-    arguments = _privacy_parser().parse_args(words)
+    parser = Parser(
+        prog="gossamer privacy",
+        description="Show the noise that a privacy budget takes, or the epsilon of some noise. Nothing is trained. "
+        "`gossamer privacy spent RUN...` shows what runs on the same clients have spent together.",
+    )
+    for name, (_, takes, meaning) in NUMBERS.items():
+        parser.add_argument(flag_word(name), metavar=takes, required=name in ("clients", "rounds"), help=meaning)
+    help_dp = "whose noise: central, distributed, local or example (default: central)"
+    parser.add_argument("--dp", metavar="MODE", choices=MODES, default="central", help=help_dp)
+    help_sampling = "how clients are drawn: poisson, fixed or all (default: poisson; fixed with distributed)"
+    parser.add_argument("--sampling", metavar="NAME", choices=SAMPLINGS, help=help_sampling)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args(words)
     asked = _asked(arguments)
     if asked.delta >= 1 / asked.participation.clients:
         few = f"--delta {asked.delta:g} is not below 1 / clients"
@@ -105,7 +117,9 @@ def _facts(asked: Asked) -> dict[str, Any]:
     epsilons = {
         name: [asked.guarantee(noises["pld"], name).epsilon(rounds, asked.delta) for rounds in after] for name in names
     }
-    exact = {"pld": _analysis(chosen)} if len(names) == 1 else {"pld": "PLD", "rdp": "RDP"}
+    exact = {"pld": "PLD", "rdp": "RDP"}
+    if len(names) == 1:
+        exact["pld"] = "RDP" if chosen.relation == "replace-one" else "exact"
     return {
         "noise_multiplier": {exact[name]: noise for name, noise in noises.items()},
         "epsilon": {exact[name]: dict(zip(map(str, after), spent, strict=True)) for name, spent in epsilons.items()},
@@ -143,10 +157,6 @@ def _shares(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("a round", facts["who"]),
         ("each client adds", f"{each:.4g} times the clipping norm: {whole:.4g} if all are left and none helps"),
     ]
-
-
-def _analysis(guarantee: Guarantee) -> str:
-    return "RDP" if guarantee.relation == "replace-one" else "exact"
 
 
 def _noise(asked: Asked, accountant: Accountant) -> float:
@@ -270,22 +280,6 @@ NUMBERS: dict[str, tuple[type, str, str]] = {
 """Flags with a number: its type, its placeholder and its meaning."""
 
 
-def _privacy_parser() -> Parser:
-    parser = Parser(
-        prog="gossamer privacy",
-        description="Show the noise that a privacy budget takes, or the epsilon of some noise. Nothing is trained. "
-        "`gossamer privacy spent RUN...` shows what runs on the same clients have spent together.",
-    )
-    for name, (_, takes, meaning) in NUMBERS.items():
-        parser.add_argument(flag_word(name), metavar=takes, required=name in ("clients", "rounds"), help=meaning)
-    help_dp = "whose noise: central, distributed, local or example (default: central)"
-    parser.add_argument("--dp", metavar="MODE", choices=MODES, default="central", help=help_dp)
-    help_sampling = "how clients are drawn: poisson, fixed or all (default: poisson; fixed with distributed)"
-    parser.add_argument("--sampling", metavar="NAME", choices=SAMPLINGS, help=help_sampling)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
-
-
 ONE_POPULATION = (
     "the runs had the same clients, and there were no others: this is a ledger for one population, and nothing in a "
     "run folder proves which one it was"
@@ -326,7 +320,17 @@ class Entry(NamedTuple):
 
 def spent(words: list[str]) -> int:
     """``gossamer privacy spent RUNS...``."""
-    arguments = _ledger_parser().parse_args(words)
+    parser = Parser(
+        prog="gossamer privacy spent",
+        description="Show what several runs on the same clients have spent together.",
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
+    parser.add_argument("--delta", metavar="X", type=float, help="delta of all runs (default: the largest of theirs)")
+    secret = "count runs whose noise came from the seed as if the seed were secret"
+    parser.add_argument("--as-if-secret", action="store_true", help=secret)
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args(words)
     paths = [Path(name) for name in arguments.runs]
     twice = len({path.resolve() for path in paths}) < len(paths)
     require((not twice, "a run is named twice"))
@@ -434,17 +438,3 @@ def _ledger(facts: dict[str, Any]) -> str:
             ("assumes", facts["assumes"]),
         ]
     )
-
-
-def _ledger_parser() -> Parser:
-    parser = Parser(
-        prog="gossamer privacy spent",
-        description="Show what several runs on the same clients have spent together.",
-    )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run")
-    parser.add_argument("--delta", metavar="X", type=float, help="delta of all runs (default: the largest of theirs)")
-    secret = "count runs whose noise came from the seed as if the seed were secret"
-    parser.add_argument("--as-if-secret", action="store_true", help=secret)
-    parser.add_argument("--trust", action="store_true", help=TRUST)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser

@@ -119,7 +119,13 @@ def rebuild(
         split = Split.from_tensors(read_split(path))
         task = task.with_split(split) if task else _task(about, split, read)
     if method is None or task is None:
-        raise ConfigError(_advice(path, [name for name, part in (("method", method), ("task", task)) if part is None]))
+        lacking = [name for name, part in (("method", method), ("task", task)) if part is None]
+        flags = " ".join(f"--{name} FILE.py:NAME" for name in lacking)
+        given = ", ".join(f"{name}={name}" for name in lacking)
+        raise ConfigError(
+            f"{path} was started from Python, and its {' and '.join(lacking)} cannot be built from the folder: "
+            f"add {flags}, or in Python {given}, or run its script again with resume=True"
+        )
     return method, task
 
 
@@ -178,12 +184,3 @@ def _task(about: dict[str, Any], split: Split, read: Callable[[str], Task]) -> T
         return make_task(Request.read(about["request"]), about["options"]["seed"], split, read)
     call = about.get("task_call")
     return Task.named(**call).with_split(split) if call else None
-
-
-def _advice(path: Path, lacking: list[str]) -> str:
-    flags = " ".join(f"--{name} FILE.py:NAME" for name in lacking)
-    given = ", ".join(f"{name}={name}" for name in lacking)
-    return (
-        f"{path} was started from Python, and its {' and '.join(lacking)} cannot be built from the folder: "
-        f"add {flags}, or in Python {given}, or run its script again with resume=True"
-    )

@@ -201,24 +201,17 @@ def config_of(path: Path, about: Mapping[str, Any]) -> str:
         f"# The run was extended after round {each['after']}, when it had {each['options']['rounds']} rounds."
         for each in about.get(EXTENDED, ())
     ]
-    late = _late(about)
+    # The rules that were given when the run was extended, and the round after which each applied. The others hold for
+    # all its rounds, but one that ended the run no longer does.
+    late: dict[str, int] = {}
+    for each in about.get(EXTENDED, ()):
+        before, now = each["options"], about["options"]
+        late |= {name: each["after"] for name in RULES if name in now and before.get(name) != now[name]}
     for key, value in _entries(path, request, about):
         if key in late:
             lines.append(f"# {key} applied only after round {late[key]}: this file does not repeat the run")
         lines.append(f"{'# ' if key in late else ''}{key} = {_toml(value)}")
     return "\n".join(lines)
-
-
-def _late(about: Mapping[str, Any]) -> dict[str, int]:
-    """Return the rules that were given when a run was extended, and the round after which each applied.
-
-    The others of an extended run hold for all its rounds. A rule that ended the run no longer does.
-    """
-    found: dict[str, int] = {}
-    for each in about.get(EXTENDED, ()):
-        before, now = each["options"], about["options"]
-        found |= {name: each["after"] for name in RULES if name in now and before.get(name) != now[name]}
-    return found
 
 
 def _entries(path: Path, request: Request, about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -33,7 +33,20 @@ def resume(words: list[str]) -> int:
     """``gossamer resume RUN [flags]``; RUN may be a sweep."""
     if sweeps := [word for word in words if not word.startswith("-") and is_sweep(Path(word))]:
         return sweep.resume([sweeps[0], *(word for word in words if word != sweeps[0])])
-    parser = _parser()
+    says = "Continue an interrupted run, or give a finished run more rounds."
+    says += " RUN may be a sweep; then the flags are --jobs N, --seconds S, --cluster and --trust."
+    parser = Parser(prog="gossamer resume", description=says)
+    parser.add_argument("run", metavar="RUN", help="folder of the run, or of a sweep")
+    parser.add_argument("--rounds", metavar="R", help="new number of rounds; finished rounds stay as they are")
+    parser.add_argument("--until", metavar="METRIC=X", help="new target that ends the run")
+    parser.add_argument("--patience", metavar="N", help="new number of evaluations without improvement")
+    parser.add_argument("--cluster", metavar=f"{WHERE}|none", help="another Ray cluster, or none: without Ray")
+    parser.add_argument("--actors", metavar="N", help="another number of Ray actors on each node")
+    parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
+    parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+    for flag in KEPT:  # read, to be refused with a reason
+        parser.add_argument(flag.word, help=argparse.SUPPRESS)
     asked, strange = parser.parse_known_args(words)
     path, mistakes = Path(asked.run), Mistakes()
     about = mistakes.attempt(open_run, path)
@@ -77,21 +90,3 @@ def _kept(given: Sequence[str], strange: Sequence[str], about: dict[str, Any]) -
             f"{word}: a run keeps the value that it was started with{'' if was is None else f', {was}'}; "
             "resume can change --rounds, --until, --patience, --cluster and --actors"
         )
-
-
-def _parser() -> Parser:
-    about = "Continue an interrupted run, or give a finished run more rounds."
-    about += " RUN may be a sweep; then the flags are --jobs N, --seconds S, --cluster and --trust."
-    parser = Parser(prog="gossamer resume", description=about)
-    parser.add_argument("run", metavar="RUN", help="folder of the run, or of a sweep")
-    parser.add_argument("--rounds", metavar="R", help="new number of rounds; finished rounds stay as they are")
-    parser.add_argument("--until", metavar="METRIC=X", help="new target that ends the run")
-    parser.add_argument("--patience", metavar="N", help="new number of evaluations without improvement")
-    parser.add_argument("--cluster", metavar=f"{WHERE}|none", help="another Ray cluster, or none: without Ray")
-    parser.add_argument("--actors", metavar="N", help="another number of Ray actors on each node")
-    parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
-    parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
-    parser.add_argument("--trust", action="store_true", help=TRUST)
-    for flag in KEPT:  # read, to be refused with a reason
-        parser.add_argument(flag.word, help=argparse.SUPPRESS)
-    return parser

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gossamer.cli import trust, user_files
 from gossamer.cli.build import OPTIONS, assemble, recorded_data, whole_task
 from gossamer.cli.build_method import SECURE, find_recipe, make_method
-from gossamer.cli.common import command, say, sentence, warn
+from gossamer.cli.common import command, flag_word, say, sentence, warn
 from gossamer.cli.flags import arguments, flags
 from gossamer.cli.request import CLIENTS, DATA, PARTS, PRIVACY, SECAGG, TASK, Request, expanded
 from gossamer.cli.run_args import (
@@ -78,19 +78,16 @@ class Asked(NamedTuple):
 
     def request(self) -> Request:
         """Take the request out of the given values; the remaining flags are those of the method."""
-        task, privacy = self.take((*TASK, "task", *PARTS)), self.take(self._private())
+        recipe = Mistakes().attempt(find_recipe, self.method)
+        known = (Mistakes().attempt(flags, recipe, self.method) if recipe else None) or ()
+        own = {flag.name for flag in known}  # a method with ``--clip`` of its own keeps that
+        task, privacy = self.take((*TASK, "task", *PARTS)), self.take([name for name in PRIVACY if name not in own])
         if privacy and "dp" not in privacy:
-            words = " and ".join(f"--{name.replace('_', '-')}" for name in privacy)
+            words = " and ".join(map(flag_word, privacy))
             self.mistakes.note(f"{words}: needs --dp central, distributed, local or example")
             privacy = {}
         secure = SECAGG if self.given.pop("secure", False) else None
         return Request(self.method, self.given, self.sets, **task, secure=secure, privacy=privacy)
-
-    def _private(self) -> list[str]:
-        """Return the flags of differential privacy; a method with ``--clip`` of its own keeps that."""
-        recipe = Mistakes().attempt(find_recipe, self.method)
-        own = Mistakes().attempt(flags, recipe, self.method) if recipe else None
-        return [name for name in PRIVACY if name not in {flag.name for flag in own or ()}]
 
     def take(self, names: Iterable[str]) -> dict[str, Any]:
         """Take values out of the given ones."""

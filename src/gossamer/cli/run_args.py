@@ -111,7 +111,12 @@ def follow_plan(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: 
         plan = Plan.read(path)
         # A task has its own number of clients.
         number = len(plan.clients) if given.get("task") else int(given.get("clients", clients))
-        plan.check(_wireless(channel), number, int(given.get("seed", seed)))
+        try:
+            found = parse(channel, CHANNELS, "channel")
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        assert isinstance(found, Wireless)
+        plan.check(found, number, int(given.get("seed", seed)))
     except ConfigError as error:
         return Followed(mistakes=tuple(f"--plan: {mistake}" for mistake in error.mistakes))
     except ValueError:  # a wrong channel, number of clients or seed is reported elsewhere
@@ -124,16 +129,6 @@ def follow_plan(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: 
     powers = f"powers={'+'.join(map(repr, plan.powers))}"
     given |= {**(says if whole else {}), "channel": f"{WIRELESS}:{','.join(filter(None, (fields, powers)))}"}
     return Followed(plan, whole, tuple(f"--{name} is set by the plan: leave one out" for name in twice))
-
-
-def _wireless(channel: str) -> Wireless:
-    """Return the channel of a spec; raise ``ValueError`` if it is wrong."""
-    try:
-        found = parse(channel, CHANNELS, "channel")
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-    assert isinstance(found, Wireless)
-    return found
 
 
 SUITS = "that of the data set"
@@ -283,7 +278,12 @@ def scan(words: Sequence[str], own: Sequence[Flag], verb: Verb = RUN_VERB) -> Ty
         elif known[word][1] is not None:
             _imply(typed, word, *known[word], text if equals else None)
         elif equals or follows:
-            _give(typed, known[word][0], text if equals else rest.pop(0))
+            flag = known[word][0]
+            text = text if equals else rest.pop(0)
+            if flag is SET:
+                typed.sets.append(text)
+            else:
+                typed.given[flag.name] = text
         else:
             typed.mistakes.append(f"{word} needs a value: {known[word][0].usage}")
     return typed
@@ -293,13 +293,6 @@ def _imply(typed: Typed, word: str, flag: Flag, implied: bool | None, text: str 
     if text is not None:
         typed.mistakes.append(f"{word} takes no value, got {text!r}: write {' or '.join(flag.words)}")
     typed.given[flag.name] = implied
-
-
-def _give(typed: Typed, flag: Flag, text: str) -> None:
-    if flag is SET:
-        typed.sets.append(text)
-    else:
-        typed.given[flag.name] = text
 
 
 def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:

@@ -1,6 +1,7 @@
 """The command ``stability``."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -118,12 +119,8 @@ def _capacities(request: Request) -> tuple[Any, ...]:
 
 
 def _with_capacity(request: Request, capacity: Any) -> Method:
-    return make_method(Request(**{**vars(request), "given": {**request.given, CAPACITIES: _one(capacity)}}))
-
-
-def _one(capacity: Any) -> Any:
-    """Return a single capacity as a value of the flag."""
-    return capacity if isinstance(capacity, str) else (capacity,)
+    one = capacity if isinstance(capacity, str) else (capacity,)
+    return make_method(replace(request, given={**request.given, CAPACITIES: one}))
 
 
 def _shown(found: Growth | Stability) -> str:

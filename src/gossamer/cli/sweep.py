@@ -58,7 +58,15 @@ def sweep(words: list[str]) -> int:
         return 0
     if words[:1] == ["--resume"]:
         return resume(words[1:])
-    asked = read_sweep(expanded(words))
+    words = expanded(words)
+    method = words[0] if words and not words[0].startswith("-") else None
+    rest, grids, mistakes = _take_grids(words[1:] if method else words)
+    grid = grid_of(grids, method, mistakes)
+    methods = (method,) if method else grid.get("method", ())
+    known = [flag for name in methods for flag in mistakes.attempt(_own_flags, name) or ()]
+    typed = scan(rest, known, VERB)
+    mistakes.note(*typed.mistakes, *(unknown_flag(word, methods[0], known, VERB) for word in typed.strange if methods))
+    asked = checked_sweep(method, grid, typed.given, typed.sets, mistakes)
     with opened(asked):
         return go(asked.path, asked.sweep, asked.budget)
 
@@ -133,18 +141,6 @@ class Asked(NamedTuple):
     budget: Budget
 
 
-def read_sweep(words: Sequence[str]) -> Asked:
-    """Return the checked arguments of a sweep; raise ``ConfigError`` with the mistakes of all points."""
-    method = words[0] if words and not words[0].startswith("-") else None
-    rest, grids, mistakes = _take_grids(words[1:] if method else words)
-    grid = grid_of(grids, method, mistakes)
-    methods = (method,) if method else grid.get("method", ())
-    known = [flag for name in methods for flag in mistakes.attempt(_own_flags, name) or ()]
-    typed = scan(rest, known, VERB)
-    mistakes.note(*typed.mistakes, *(unknown_flag(word, methods[0], known, VERB) for word in typed.strange if methods))
-    return checked_sweep(method, grid, typed.given, typed.sets, mistakes)
-
-
 def _own_flags(method: str) -> list[Flag]:
     return own_flags(find_recipe(method), method, VERB)
 
@@ -170,7 +166,11 @@ def checked_sweep(
     mistakes.note(*(f"--grid {name}: a value is given twice" for name in again))
     twice = [name for name in given if name.rstrip("_") in grid or name in grid]
     mistakes.note(*(f"--grid {name}: the flag was given for all runs too: leave one out" for name in twice))
-    made = resolved(Sweep(method, given, tuple(sets), grid, seeds, halving))
+    # Files have full paths, so that the sweep can be continued in another folder.
+    given = {name: _full(name, text) for name, text in given.items()}
+    grid = {name: tuple(str(_full(name, text)) for text in texts) for name, texts in grid.items()}
+    method = str(_full("method", method)) if method else None
+    made = Sweep(method, given, tuple(sets), grid, seeds, halving)
     if method is not None or "method" in grid:
         made = mistakes.attempt(check, made) or made
     mistakes.settle()
@@ -276,14 +276,6 @@ SPECS = ("method", "task", *PARTS)
 
 PATHS = ("data_dir", FLEET, PLAN, "init")
 """Settings that may be paths."""
-
-
-def resolved(sweep: Sweep) -> Sweep:
-    """Return a sweep whose files have full paths, so that it can be continued in another folder."""
-    settings = {name: _full(name, text) for name, text in sweep.settings.items()}
-    grid = {name: tuple(str(_full(name, text)) for text in texts) for name, texts in sweep.grid.items()}
-    method = str(_full("method", sweep.method)) if sweep.method else None
-    return replace(sweep, method=method, settings=settings, grid=grid)
 
 
 def _full(name: str, text: Any) -> Any:

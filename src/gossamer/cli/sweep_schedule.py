@@ -38,7 +38,6 @@ from gossamer.runs.sweeps import ABOUT, LOCK, LOGS, Sweep, SweepRun, survivors
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.table import Table
 
 
 STOPPED = 130
@@ -115,17 +114,6 @@ class Board:
             if state in ("waiting", "running"):
                 self._read(name)
                 self.states[name] = self._state(name) if self.standings[name].busy else state
-        self._live.update(self._table(), refresh=True)
-
-    def _state(self, name: str) -> str:
-        """Return the state of a run; one that waits for others at a rung is paused."""
-        state = self.standings[name].state
-        return self.interrupted if state == "interrupted" else state
-
-    def _read(self, name: str) -> None:
-        self.standings[name] = Standing.of(self.path / name)
-
-    def _table(self) -> "Table":
         from rich.table import Table
         from rich.text import Text
 
@@ -142,7 +130,15 @@ class Board:
         totals = [f"{sum(mine == state for mine in self.states.values())} {state}" for state in ORDER]
         shown = ", ".join(text for text in totals if not text.startswith("0 "))
         drawn.caption = f"{shown}  {duration(time.monotonic() - self.begun)}"
-        return drawn
+        self._live.update(drawn, refresh=True)
+
+    def _state(self, name: str) -> str:
+        """Return the state of a run; one that waits for others at a rung is paused."""
+        state = self.standings[name].state
+        return self.interrupted if state == "interrupted" else state
+
+    def _read(self, name: str) -> None:
+        self.standings[name] = Standing.of(self.path / name)
 
 
 def _live() -> "Live | None":
@@ -264,21 +260,18 @@ class _Schedule:
         rungs = self.sweep.halving.rungs(len(points), rounds) if self.sweep.halving else [None]
         for rung in rungs:
             mine = [run for run in self.sweep.runs if run.point in points]
-            self._rung(mine, None if rung == rungs[-1] else rung, until - time.monotonic())
+            pause = None if rung == rungs[-1] else rung
+            jobs = [self._job(run, pause) for run in mine if not self._standing(run).reached(pause)]
+            self.board.begin([job.name for job in jobs])
+            for ended in spread(jobs, self.launcher, until - time.monotonic(), self.board.refresh):
+                if reason := self._problem(ended):
+                    self.failed[ended.job.name] = reason
+                self.board.end(ended.job.name, reason)
             left = [run.name for run in mine if run.name not in self.failed and not self._standing(run).reached(rung)]
             if left or rung is None or rung == rungs[-1]:
                 return Done(self.failed, left)
             points = self._kept(rung, points)
         raise AssertionError("the last rung returns")
-
-    def _rung(self, runs: Sequence[SweepRun], rung: int | None, seconds: float) -> None:
-        """Run what is missing up to a rung; none is the end."""
-        jobs = [self._job(run, rung) for run in runs if not self._standing(run).reached(rung)]
-        self.board.begin([job.name for job in jobs])
-        for ended in spread(jobs, self.launcher, seconds, self.board.refresh):
-            if reason := self._problem(ended):
-                self.failed[ended.job.name] = reason
-            self.board.end(ended.job.name, reason)
 
     def _job(self, run: SweepRun, rung: int | None) -> Job:
         log = self.path / LOGS / f"{run.name}.log"

@@ -205,19 +205,8 @@ class RunFolder:
 
     def _write_states(self, rounds: int, store: str, states: ClientStore) -> None:
         name, homes = state_file(store, rounds), self._homes[store] | dict.fromkeys(states.changed, rounds)
-        mine = self._gathered(store, homes, rounds)
-        flat = tree.flatten({str(client): states.get(client) for client in mine})
-        files.write(self.path / name, files.to_tensors(flat))
-        files.sync_folder(self.path / store)
-        self._homes[store] = homes | dict.fromkeys(mine, rounds)
-        self._digests[name], self._filed[name] = files.digest(self.path / name), len(tree.unflatten(flat))
-
-    def _gathered(self, store: str, homes: dict[int, int], rounds: int) -> list[int]:
-        """Return the clients whose states a round writes: changed ones, and those of files that are mostly outdated.
-
-        A file is kept as long as one state in it is current. Without rewriting, the files would grow to several
-        times the size of the current states.
-        """
+        # Changed states, and those of files that are mostly outdated: a file is kept as long as one state in it is
+        # current, so without rewriting, the files would grow to several times the size of the current states.
         current = Counter(homes.values())
         mine = {client for client, home in homes.items() if home == rounds}
         others = {home: self._filed[state_file(store, home)] for home in current if home != rounds}
@@ -225,7 +214,11 @@ class RunFolder:
             stalest = max(others, key=lambda home: (others[home] - current[home], -home))
             del others[stalest]
             mine |= {client for client, home in homes.items() if home == stalest}
-        return sorted(mine)
+        flat = tree.flatten({str(client): states.get(client) for client in sorted(mine)})
+        files.write(self.path / name, files.to_tensors(flat))
+        files.sync_folder(self.path / store)
+        self._homes[store] = homes | dict.fromkeys(mine, rounds)
+        self._digests[name], self._filed[name] = files.digest(self.path / name), len(tree.unflatten(flat))
 
     def _write_checkpoint(self, rounds: int, server: State) -> None:
         aside, final = self.path / f"checkpoints/.{rounds}", self.path / f"checkpoints/{rounds}"
@@ -300,32 +293,24 @@ class RunFolder:
             last = len(lines.records)
             self.warnings.append(f"checkpoints of rounds up to {last} are missing; continuing from round {done}")
         if found:
-            self._take(found)
+            manifest, large = found.manifest, {name: t for name, t in found.flat.items() if t.nbytes >= LARGE}
+            self._homes = {store: {int(client): home for client, home in manifest[store].items()} for store in STORES}
+            self._digests = dict(manifest[FILES])
+            self._latest = {name: files.digest_of(_tensor_bytes(tensor)) for name, tensor in large.items()}
+            if manifest["choice"] and kept_choice(self.path) is None:
+                again = f"it was written again from checkpoint {found.rounds}"
+                self.warnings.append(f"{CHOICE} was missing or altered; {again}")
+                self.keep_choice(manifest["choice"])
         self._cut(found.manifest["metrics_bytes"] if found else 0)
         self._chain = found.manifest["metrics_digest"] if found else lines.digests[0]
-        self._find_needed()
-        self._tidy()  # the previous process may have been killed before it tidied
-        return found
-
-    def _take(self, found: Checkpoint) -> None:
-        """Continue from a checkpoint."""
-        manifest, large = found.manifest, {name: t for name, t in found.flat.items() if t.nbytes >= LARGE}
-        self._homes = {store: {int(client): home for client, home in manifest[store].items()} for store in STORES}
-        self._digests = dict(manifest[FILES])
-        self._latest = {name: files.digest_of(_tensor_bytes(tensor)) for name, tensor in large.items()}
-        if manifest["choice"] and kept_choice(self.path) is None:
-            self.warnings.append(
-                f"{CHOICE} was missing or altered; it was written again from checkpoint {found.rounds}"
-            )
-            self.keep_choice(manifest["choice"])
-
-    def _find_needed(self) -> None:
-        """Note the files that each checkpoint needs; a damaged manifest of an older one is of no importance."""
+        # A damaged manifest of an older checkpoint is of no importance.
         for rounds in checkpoints(self.path)[:KEEP]:
             try:
                 self._needed[rounds] = set(read_manifest(self.path, rounds)[FILES])
             except RunError as error:
                 self.warnings.append(f"{error}; a newer checkpoint is whole")
+        self._tidy()  # the previous process may have been killed before it tidied
+        return found
 
     def recall(self, found: Checkpoint, clients: ClientStore, models: ClientStore) -> None:
         """Read the per-client states of the restored checkpoint."""
@@ -389,12 +374,11 @@ def released(path: Path) -> int:
         lines = inside.read(path, RELEASES).splitlines()
     except FileNotFoundError:
         return 0
-    return sum(-1 if _is_void(line) else 1 for line in lines)
-
-
-def _is_void(line: bytes) -> bool:
-    try:
-        entry = json.loads(line)
-    except ValueError:  # cut off by a crash
-        return False
-    return isinstance(entry, dict) and entry.get("void") is True
+    count = 0
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut off by a crash, which counts
+            entry = None
+        count += -1 if isinstance(entry, dict) and entry.get("void") is True else 1
+    return count

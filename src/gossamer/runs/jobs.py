@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from multiprocessing.connection import Connection, wait
@@ -212,7 +212,9 @@ class Local:
         """Start a job."""
         call = pickle.dumps((job.function, job.args))
         worker = self._idle.pop() if self._idle else _hire(self._free.pop(0))
-        worker.line.send((_main_module(), call, str(job.log) if job.log else None))
+        # A worker imports what the module that ``python -m`` runs defines by the name of that module.
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        worker.line.send((spec.name if spec else None, call, str(job.log) if job.log else None))
         self._busy[worker.line] = worker, job
 
     def wait(self, seconds: float) -> list[Ended]:
@@ -226,7 +228,8 @@ class Local:
             value, error = worker.line.recv()
         except (EOFError, ConnectionResetError):
             code = worker.process.wait()
-            value, error = None, f"its process {_died(code)}"
+            killed = f"was killed by signal {-code}" + (": out of memory?" if -code == signal.SIGKILL else "")
+            value, error = None, f"its process {killed if code < 0 else f'ended with exit code {code}'}"
         if error is None and not self._fresh:
             self._idle.append(worker)
         else:
@@ -235,40 +238,23 @@ class Local:
         return Ended(job, value, error)
 
 
-def _main_module() -> str | None:
-    """Return the name of the module that ``python -m`` runs: a worker imports what that defines by this name."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec else None
-
-
-def _died(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by signal {-code}" + (": out of memory?" if -code == signal.SIGKILL else "")
-
-
 def _hire(share: Share) -> Worker:
     """Start a worker on its share of the cores, with Ctrl-C blocked until it starts a job."""
     here, there = socket.socketpair()
     with there, _kept_to(share.cores):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
+            folders = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
             process = subprocess.Popen(
                 [sys.executable, "-m", WORKER, str(there.fileno())],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=_environment(share, os.environ),
+                env={**os.environ, "PYTHONPATH": folders, **({DEVICES: share.gpu} if share.gpu is not None else {})},
                 start_new_session=True,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Worker(process, Connection(here.detach()), share)
-
-
-def _environment(share: Share, now: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker: its GPU, and the folders that this process imports from."""
-    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-    return {**now, "PYTHONPATH": path, **({DEVICES: share.gpu} if share.gpu is not None else {})}
 
 
 @contextmanager

@@ -68,7 +68,10 @@ def read_lines(data: bytes, start: str) -> Lines:
         after = _digest(found.digests[-1], body)
         if end != after.encode() + END:
             return found._replace(problem=f"line {number} was altered")
-        record = _record(body)
+        try:
+            record = files.parse_json(body)
+        except ValueError:
+            record = None
         if not isinstance(record, dict) or record.get("round") != number:
             return found._replace(problem=f"line {number} is not the record of round {number}")
         found.records.append(record)
@@ -78,13 +81,6 @@ def read_lines(data: bytes, start: str) -> Lines:
     begun = b'{"round": %d' % number  # what the rest begins with, or what it is the beginning of
     whole = rest.startswith(begun) or begun.startswith(rest)
     return found if whole else found._replace(problem=f"line {number} is not the record of round {number}")
-
-
-def _record(body: bytes) -> Any:
-    try:
-        return files.parse_json(body)
-    except ValueError:
-        return None
 
 
 def _digest(before: str, body: bytes) -> str:

@@ -202,22 +202,18 @@ class MLflow(PackageTracker):
 
         self.client, self.last = MlflowClient(), 0
         if id is None:
-            self.id = self._new(about, folder)
+            from mlflow.entities import Param
+
+            experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+            found = self.client.get_experiment_by_name(experiment)
+            number = found.experiment_id if found else self.client.create_experiment(experiment)
+            self.id = self.client.create_run(number, run_name=folder.name if folder else None).info.run_id
+            self.client.log_batch(self.id, params=[Param(_named(k), str(v)[:LONGEST]) for k, v in about.items()])
         else:
             known = self.client.get_run(id).data.metrics
             self.id, self.last = id, int(known.get(ROUND, 0))
             self.client.update_run(id, status="RUNNING")
         return self.id
-
-    def _new(self, about: Mapping[str, Any], folder: Path | None) -> str:
-        from mlflow.entities import Param
-
-        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self.client.get_experiment_by_name(experiment)
-        number = found.experiment_id if found else self.client.create_experiment(experiment)
-        run: str = self.client.create_run(number, run_name=folder.name if folder else None).info.run_id
-        self.client.log_batch(run, params=[Param(_named(k), str(v)[:LONGEST]) for k, v in about.items()])
-        return run
 
     def log(self, round: int, numbers: Mapping[str, float]) -> None:
         """Log all numbers in one batch; a round that the run already has is left as it is."""
@@ -327,7 +323,17 @@ class Tracking:
         if not self.trackers:
             yield
             return
-        self._start(about, folder)
+        self.path = folder / KEPT if folder else None
+        self.kept = read_kept(folder) if folder else {}
+        configuration = hyperparameters(about)
+        for tracker in self.trackers:
+            before = self.kept.get(tracker.name, {"id": None, "round": 0})
+            try:
+                found = tracker.start(configuration, before["id"], folder, before["round"] + 1)
+            except Exception as error:  # a tracker may fail in any way
+                raise RunError(f"tracker {tracker.name} cannot be started: {_reason(error)}{tracker.advice}") from error
+            self.kept[tracker.name] = {"id": found, "round": before["round"]}
+        self._keep()
         for record in metrics:  # those that were saved and not logged, before the run was interrupted
             self.log(record)
         status: Status = "failed"
@@ -351,19 +357,6 @@ class Tracking:
         for tracker in due:
             self.kept[tracker.name]["round"] = record["round"]
             self._try(tracker, lambda tracker=tracker: tracker.log(record["round"], found))  # type: ignore[misc]
-        self._keep()
-
-    def _start(self, about: dict[str, Any], folder: Path | None) -> None:
-        self.path = folder / KEPT if folder else None
-        self.kept = read_kept(folder) if folder else {}
-        configuration = hyperparameters(about)
-        for tracker in self.trackers:
-            before = self.kept.get(tracker.name, {"id": None, "round": 0})
-            try:
-                found = tracker.start(configuration, before["id"], folder, before["round"] + 1)
-            except Exception as error:  # a tracker may fail in any way
-                raise RunError(f"tracker {tracker.name} cannot be started: {_reason(error)}{tracker.advice}") from error
-            self.kept[tracker.name] = {"id": found, "round": before["round"]}
         self._keep()
 
     def _keep(self) -> None:

@@ -6,7 +6,7 @@ round. The tables and the page loop over the names in the records and know none 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -27,10 +27,6 @@ Starts = Callable[[int], "State"]
 """Returns the state of a client's view before its first round."""
 
 
-def _nothing() -> None:
-    return None
-
-
 @dataclass(frozen=True, eq=False)
 class Folder:
     """A run folder, for reports that read more than records.
@@ -45,7 +41,7 @@ class Folder:
     path: Path
     clients: int
     data: "Data | None" = None
-    rebuild: Callable[[], Starts | None] = field(default=_nothing)
+    rebuild: Callable[[], Starts | None] = lambda: None
 
     @cached_property
     def split(self) -> "Split":
@@ -112,6 +108,10 @@ class Report:
     def picture(self, folder: Folder, records: Sequence[Record]) -> str:
         """Return a section of the page, as HTML; empty if there is nothing to draw."""
         return ""
+
+
+class DefaultReport(Report):
+    """The report on figures whose name has none of its own."""
 
 
 class SafeReport(Report):
@@ -201,4 +201,4 @@ def cells_of(summaries: Mapping[str, Figures]) -> dict[str, str]:
 
 
 def _report(name: str) -> Report:
-    return SafeReport(REPORTS.get(name) or Report(name))
+    return SafeReport(REPORTS.get(name) or DefaultReport(name))

@@ -65,24 +65,14 @@ def axis(metrics: Sequence[Record], by: str) -> tuple[str, list[float]]:
     if by == "round":
         return AXES[by], [record["round"] for record in metrics]
     name = {"bytes": "bytes_up", "time": "delay"}.get(by, by)
-    totals = list(accumulate(_total(record[name]) for record in metrics))
+    costs = (record[name] for record in metrics)
+    totals = list(accumulate(sum(cost.values()) if isinstance(cost, Mapping) else cost for cost in costs))
     if by in ("time", "joules") and not (totals and totals[-1]):
         raise ConfigError(f"the run counts no {by}: neither a schedule nor its channel does")
-    unit, scale = _unit(by, totals)
+    unit, scale = time_unit(totals[-1]) if by == "time" else ("", 1.0)
+    if by == "bytes":
+        unit, scale = next(((u, s) for u, s in UNITS.items() if totals and totals[-1] >= s), ("B", 1.0))
     return AXES[by].format(unit), [total / scale for total in totals]
-
-
-def _total(cost: Any) -> float:
-    return sum(cost.values()) if isinstance(cost, Mapping) else cost
-
-
-def _unit(by: str, totals: Sequence[float]) -> tuple[str, float]:
-    """Return the unit of an axis, and its size."""
-    if by == "time":
-        return time_unit(totals[-1])
-    if by != "bytes":
-        return "", 1.0
-    return next(((unit, scale) for unit, scale in UNITS.items() if totals and totals[-1] >= scale), ("B", 1.0))
 
 
 def metric_figure(metrics: Sequence[Record], names: Sequence[str], by: str) -> "Figure":
@@ -129,10 +119,6 @@ class Panel(NamedTuple):
     name: str
     none: str
 
-    def so_far(self, metrics: Sequence[Record]) -> list[float]:
-        """Return the cost after each round."""
-        return list(accumulate(map(self.spent, metrics)))
-
     def total(self, metrics: Sequence[Record]) -> float:
         """Return the cost of all rounds."""
         return sum(map(self.spent, metrics))
@@ -142,14 +128,6 @@ SENT = Panel(lambda record: sum(record["bytes_up"].values()) / 1e6, "uploaded by
 ENERGY = Panel(lambda record: record["joules"], "energy spent by clients so far (J)", "not counted")
 DELAY = Panel(lambda record: record["delay"], "time for computing and sending so far (s)", "not counted")
 """Costs that only some channels count."""
-
-
-def _time(runs: Sequence[Sequence[Record]]) -> Panel:
-    """Return the panel of virtual time, in a unit that suits the longest run; that of the delay without a schedule."""
-    if not any("time" in record for metrics in runs for record in metrics):
-        return DELAY
-    unit, scale = time_unit(max(map(DELAY.total, runs)))
-    return Panel(lambda record: record["delay"] / scale, f"virtual time so far ({unit})", "not counted")
 
 
 def draw(names: Sequence[str], runs: Sequence[Sequence[Record]], path: Path, score: Score = ACCURACY) -> None:
@@ -162,17 +140,32 @@ def figure(names: Sequence[str], runs: Sequence[Sequence[Record]], score: Score 
     need("matplotlib")
     from matplotlib.figure import Figure
 
-    panels = [SENT, *(panel for panel in (ENERGY, _time(runs)) if any(map(panel.total, runs)))]
+    waiting = DELAY
+    if any("time" in record for metrics in runs for record in metrics):
+        unit, scale = time_unit(max(map(DELAY.total, runs)))  # a unit that suits the longest run
+        waiting = Panel(lambda record: record["delay"] / scale, f"virtual time so far ({unit})", "not counted")
+    panels = [SENT, *(panel for panel in (ENERGY, waiting) if any(map(panel.total, runs)))]
     columns, rows = min(len(names), 3 if max(map(len, names)) < LONG else 2), len(panels) // 2 + 1
     picture = Figure(figsize=(10, 0.4 + 3.6 * rows + 0.23 * -(-len(names) // columns)), layout="constrained")
     first: Any = picture.add_subplot(rows, 2, 1)
-    lines = [_line(first, number, metrics, score) for number, metrics in enumerate(runs)]
+    lines = []
+    for number, metrics in enumerate(runs):
+        lines.append(_curve(first, number, [record["round"] for record in metrics], metrics, score))
     first.set(xlabel="round", xlim=(0, None))
     first.xaxis.get_major_locator().set_params(integer=True)
-    for number, panel in enumerate(panels, start=2):
-        _draw(picture.add_subplot(rows, 2, number, sharey=first), panel, runs, score)
+    for place, panel in enumerate(panels, start=2):
+        _draw(picture.add_subplot(rows, 2, place, sharey=first), panel, runs, score)
+    where = "" if score.name.startswith(VALIDATION) else " on the test set"
     for number, axes in enumerate(picture.axes):
-        _dress(axes, score, left=number % 2 == 0)
+        left = number % 2 == 0
+        axes.set_ylabel(f"{score.words}{where}{score.unit}" if left else "")
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.tick_params(color=INK, labelcolor=INK)
+        axes.tick_params("y", labelleft=left)
+        axes.xaxis.label.set_color(INK)
+        axes.yaxis.label.set_color(INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color("#9aa5b1")
     # A dollar would start a formula.
     labels = [name.replace("$", r"\$") for name in names]
     picture.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK)
@@ -182,13 +175,13 @@ def figure(names: Sequence[str], runs: Sequence[Sequence[Record]], score: Score 
 def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]], score: Score) -> None:
     """Draw all runs by cost; a run without this cost is a dotted level."""
     for number, metrics in enumerate(runs):
-        at, values = _values(metrics, score)
-        style, spent = _style(number, len(at)), panel.so_far(metrics)
+        spent = list(accumulate(map(panel.spent, metrics)))
+        measured = [record[score.name] for record in metrics if record.get(score.name) is not None]
         if spent and spent[-1]:
-            axes.plot([spent[i] for i in at], values, **style)
-            _band(axes, [spent[i] for i in at], at, metrics, score, style)
-        elif values:
-            axes.axhline(values[-1], color=style["color"], linewidth=1.2, linestyle=(0, (1, 3)))
+            _curve(axes, number, spent, metrics, score)
+        elif measured:
+            level, colour = score.scale * measured[-1], COLOURS[number % len(COLOURS)]
+            axes.axhline(level, color=colour, linewidth=1.2, linestyle=(0, (1, 3)))
     silent = any(metrics and not panel.total(metrics) for metrics in runs)
     axes.set(xlabel=panel.name + (f"; dotted: {panel.none}" if silent else ""))
     totals = [total for total in map(panel.total, runs) if total]
@@ -198,53 +191,18 @@ def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]], score: S
         axes.set_xlim(0, None)
 
 
-def _line(axes: "Axes", number: int, metrics: Sequence[Record], score: Score) -> Any:
-    """Draw the line of a run by rounds."""
-    at, values = _values(metrics, score)
-    style, rounds = _style(number, len(at)), [metrics[i]["round"] for i in at]
-    (line,) = axes.plot(rounds, values, **style)
-    _band(axes, rounds, at, metrics, score, style)
-    return line
+def _curve(axes: "Axes", number: int, x: Sequence[float], metrics: Sequence[Record], score: Score) -> Any:
+    """Draw the evaluated records of a run at their places ``x``, and return the line.
 
-
-def _band(
-    axes: "Axes",
-    x: Sequence[float],
-    at: Sequence[int],
-    metrics: Sequence[Record],
-    score: Score,
-    style: Mapping[str, Any],
-) -> None:
-    """Draw one standard deviation around a curve whose records are means over seeds."""
-    spread = [(metrics[i][score.name], metrics[i].get(DEVIATION, 0.0)) for i in at]
-    if any(deviation for _, deviation in spread):
+    Records that are means over seeds have a band of one standard deviation.
+    """
+    known = [(at, record) for at, record in zip(x, metrics, strict=True) if record.get(score.name) is not None]
+    at, values = [at for at, _ in known], [score.scale * record[score.name] for _, record in known]
+    style = STYLES[number // len(COLOURS) % len(STYLES)]
+    marker, colour = "o" if len(known) <= MARKED else "", COLOURS[number % len(COLOURS)]
+    (line,) = axes.plot(at, values, color=colour, linestyle=style, marker=marker, markersize=4, linewidth=1.8)
+    if any(record.get(DEVIATION) for _, record in known):
+        spread = [(record[score.name], record.get(DEVIATION, 0.0)) for _, record in known]
         low, high = ([score.scale * (mean + sign * d) for mean, d in spread] for sign in (-1, 1))
-        axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
-
-
-def _values(metrics: Sequence[Record], score: Score) -> tuple[list[int], list[float]]:
-    """Return the indices of evaluated records, and their values of a metric as an axis shows them."""
-    at = [i for i, record in enumerate(metrics) if record.get(score.name) is not None]
-    return at, [score.scale * metrics[i][score.name] for i in at]
-
-
-def _style(number: int, points: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
-        "marker": "o" if points <= MARKED else "",
-        "markersize": 4,
-        "linewidth": 1.8,
-    }
-
-
-def _dress(axes: "Axes", score: Score, left: bool) -> None:
-    where = "" if score.name.startswith(VALIDATION) else " on the test set"
-    axes.set_ylabel(f"{score.words}{where}{score.unit}" if left else "")
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.tick_params(color=INK, labelcolor=INK)
-    axes.tick_params("y", labelleft=left)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#9aa5b1")
+        axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+    return line

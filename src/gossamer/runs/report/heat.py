@@ -14,7 +14,6 @@ from gossamer.runs.report import plots
 from gossamer.runs.report.text import percent
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -83,7 +82,12 @@ def heat_figure(
         scale = Normalize(low, high) if low < high else Normalize(0.0, high or 1.0)  # equal values are darkest
         mesh = axes.pcolormesh(shown, cmap=plots.shades(), norm=scale, gid="cells", rasterized=len(clients) > MARKED)
         axes.invert_yaxis()
-        _names(axes, clients, below)
+        at = range(0, len(clients), -(-len(clients) // NAMED))
+        names = [str(clients[index]) for index in at]
+        axes.set_xticks([index + 0.5 for index in at], names)
+        axes.set_yticks([index + 0.5 for index in at], names)
+        axes.set_xlabel(below)
+        plots.plain(axes)
         bar = drawn.add_axes(((LEFT + SIDE + 0.5) / WIDTH, 1 - (TOP + 0.2) / high_side, 2.4 / WIDTH, 0.16 / high_side))
         key = drawn.colorbar(mesh, cax=bar, orientation="horizontal", ticks=sorted({low, high}))
         key.ax.set_xticklabels([percent(end) for end in sorted({low, high})])
@@ -94,16 +98,6 @@ def heat_figure(
 
 def _hidden(clients: Sequence[int], blank: Flags | None) -> Flags:
     return np.eye(len(clients), dtype=bool) if blank is None else blank
-
-
-def _names(axes: "Axes", clients: Sequence[int], below: str) -> None:
-    """Label rows and columns with client numbers."""
-    at = range(0, len(clients), -(-len(clients) // NAMED))
-    names = [str(clients[index]) for index in at]
-    axes.set_xticks([index + 0.5 for index in at], names)
-    axes.set_yticks([index + 0.5 for index in at], names)
-    axes.set_xlabel(below)
-    plots.plain(axes)
 
 
 def chain(rows: Floats) -> list[int]:

@@ -4,7 +4,7 @@ The masks are those of the newest checkpoint. A mask that never changed is not s
 method and the network of the run, if both can be built.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,30 +66,27 @@ def overlap_map(path: Path, split: Split, data: Data | None, starts: Starts | No
         found = measured(path, split, data, starts)
     except RunError as error:
         return plots.card(f"No picture of masks: {error}")
-    notes = " ".join(_notes(found))
-    if len(found.clients) < 2:
-        return plots.card(notes)
-    title = "Overlap of the masks of two clients: entries in both, as a fraction of entries in at least one"
-    return plots.framed(title, heat(TITLE, found.clients, found.overlap), notes=[notes])
-
-
-def _notes(found: MaskOverlaps) -> Iterator[str]:
-    if len(found.clients) < 2:
-        yield "Fewer than two masks are available."
+    few, notes = len(found.clients) < 2, []
+    if few:
+        notes.append("Fewer than two masks are available.")
     else:
-        yield f"The mean is {percent(float(between(found.overlap).mean()))}."
-        yield (
+        notes.append(f"The mean is {percent(float(between(found.overlap).mean()))}.")
+        notes.append(
             "Neighbours have similar label distributions: each client is followed by the one with the nearest."
             if found.by_label
             else "Clients are in order of their numbers: their labels are not known here."
         )
     if len(found.clients) < found.known:
-        yield f"{count(len(found.clients), 'client')} of {found.known:,} are shown, evenly spaced."
+        notes.append(f"{count(len(found.clients), 'client')} of {found.known:,} are shown, evenly spaced.")
     if found.unknown:
-        yield (
+        notes.append(
             f"Left out: {count(found.unknown, 'client')} whose mask has not changed yet; "
             "their initial masks cannot be made again from what was recorded."
         )
+    if few:
+        return plots.card(" ".join(notes))
+    title = "Overlap of the masks of two clients: entries in both, as a fraction of entries in at least one"
+    return plots.framed(title, heat(TITLE, found.clients, found.overlap), notes=[" ".join(notes)])
 
 
 def measured(path: Path, split: Split, data: Data | None, starts: Starts | None) -> MaskOverlaps:
@@ -101,20 +98,14 @@ def measured(path: Path, split: Split, data: Data | None, starts: Starts | None)
     masks = _read(path, manifest, stored, chosen)
     if starts is not None:
         masks |= {client: starts(client)["mask"] for client in chosen if client not in masks}
-    shares = _shares(split, data, chosen)
+    shares = None  # the label distribution of each client, [clients, classes], if it is known
+    if data is not None and data.classes != 1 and len(split.train_index):
+        groups = strata(data)
+        counts = split.counts(groups.train, groups.number)[chosen]
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     order = chosen if shares is None else [chosen[index] for index in chain(shares)]
     overlap = overlaps([row(masks[client]) for client in order])
     return MaskOverlaps(order, overlap, shares is not None, len(known), split.clients - len(known))
-
-
-def _shares(split: Split, data: Data | None, clients: list[int]) -> Floats | None:
-    """Return the label distribution of each client, if it is known."""
-    if data is None or data.classes == 1 or not len(split.train_index):
-        return None
-    groups = strata(data)
-    counts = split.counts(groups.train, groups.number)[clients]
-    shares: Floats = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    return shares
 
 
 def _stored(path: Path, manifest: Mapping[str, Any]) -> Stored:
@@ -168,9 +159,8 @@ def layer_maps(found: Rounds) -> str:
     known = [(at, figures) for at, figures in found if figures.get("tensors")]
     if not known:
         return ""
-    chosen = [
-        known[number * len(known) // min(len(known), ROUNDS_SHOWN)] for number in range(min(len(known), ROUNDS_SHOWN))
-    ]
+    few = min(len(known), ROUNDS_SHOWN)
+    chosen = [known[number * len(known) // few] for number in range(few)]
     return "".join(_map(chosen, entry, title) for entry, title in MAPS.items())
 
 

@@ -26,7 +26,7 @@ class MaskReport(Report):
         if not found:
             return None
         measured = [figures for _, figures in found if figures["density"] is not None]
-        moves = sum((figures["moved"] or 0.0) * _aggregated(record) for record, figures in found)
+        moves = sum((figures["moved"] or 0.0) * int(record["exchanges"][-1]["folded"]) for record, figures in found)
         return {**(measured[-1] if measured else found[-1][1]), "moved_in_all": moves / clients}
 
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
@@ -55,11 +55,6 @@ class MaskReport(Report):
 
         overlaps = masks.overlap_map(folder.path, folder.split, folder.data, folder.rebuild())
         return overlaps + masks.layer_maps([(record["round"], figures) for record, figures in found])
-
-
-def _aggregated(record: Record) -> int:
-    """Return the number of clients whose message was aggregated in the last exchange."""
-    return int(record["exchanges"][-1]["folded"])
 
 
 @reports("mixing")
@@ -114,6 +109,13 @@ RELATIONS = {
 """Neighbouring data sets in words, by their relation."""
 
 
+SOURCES = {
+    SYSTEM: "from the operating system",
+    SEED: "from the seed: epsilon is that of a run whose noise is secret",
+}
+"""Where noise comes from in words."""
+
+
 @reports("privacy")
 class PrivacyReport(Report):
     """Differential privacy: epsilon, its unit, and from whom it protects."""
@@ -123,7 +125,7 @@ class PrivacyReport(Report):
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
         """Return the statement of privacy; records of earlier releases do not say where noise came from."""
         unit, relation = summary["unit"], summary["relation"]
-        source = [("noise", _source(summary["noise"]))] if "noise" in summary else []
+        source = [("noise", SOURCES.get(summary["noise"], summary["noise"]))] if "noise" in summary else []
         if (known := summary.get("epsilon_if_cohorts_known")) is not None:
             source.append(("for those who know the cohorts", f"epsilon {known:.4g}"))
         if "releases" in summary:
@@ -152,14 +154,6 @@ class PrivacyReport(Report):
         return [chart("Privacy: epsilon spent", "round", [Series("epsilon", points)])]
 
 
-def _source(source: str) -> str:
-    words = {
-        SYSTEM: "from the operating system",
-        SEED: "from the seed: epsilon is that of a run whose noise is secret",
-    }
-    return words.get(source, source)
-
-
 def _budget(summary: Figures) -> str:
     spent = summary["epsilon"]
     return f"epsilon {'unbounded' if spent is None else f'{spent:.4g}'}, delta {summary['delta']:.3g}"
@@ -182,7 +176,10 @@ class SecureReport(Report):
             return None
         sums = [figures[SUMMED] for figures in found if figures[SUMMED]]
         phases = [name for name in found[0] if name not in (ASKED, SUMMED, REFUSED, LIARS, REACH)]
-        lost = {phase: sum(_lost(figures, phase, phases) for figures in found) for phase in phases}
+        lost = dict.fromkeys(phases, 0)  # those that answered in the phase before, less those that did in this one
+        for figures in found:
+            for before, phase in zip((ASKED, *phases), phases, strict=False):
+                lost[phase] += int(figures[before] - figures[phase]) if {before, phase} <= figures.keys() else 0
         return {
             "sums": len(sums),
             "smallest": min(sums, default=0),
@@ -199,13 +196,12 @@ class SecureReport(Report):
         size = f"{most}" if few == most else f"{few} to {most}"
         sums = count(summary["sums"], "sum")
         seen = f"{sums} of {size} clients each, and no single update" if summary["sums"] else "no sum"
-        also = "which clients took part, and when"
         lost = ", ".join(f"{number} in {phase}" for phase, number in summary["lost"].items() if number)
         refused, liars = summary[REFUSED], summary[LIARS]
         named = "; ".join(f"client {client}: {reason}" for client, reason in liars.items())
         return [
             ("the server saw", seen),
-            ("it also saw", also),
+            ("it also saw", "which clients took part, and when"),
             *([("clients lost", lost)] if lost else []),
             *([("clients that lied", named)] if named else []),
             *([("what one client can add", f"up to {summary[REACH]:.4g} times its limit")] if summary[REACH] else []),
@@ -224,14 +220,6 @@ class SecureReport(Report):
     def cells(self, summary: Figures) -> dict[str, str]:
         """Return the size of the smallest sum."""
         return {"smallest secure sum": str(summary["smallest"])}
-
-
-def _lost(figures: Figures, phase: str, phases: Sequence[str]) -> int:
-    """Return how many clients were lost in a phase of a round: those that answered before, less those that did."""
-    before = {
-        name: figures[earlier] for earlier, name in zip((ASKED, *phases), phases, strict=False) if earlier in figures
-    }
-    return int(before[phase] - figures[phase]) if phase in figures and phase in before else 0
 
 
 @reports("aggregation")

@@ -71,8 +71,7 @@ def chart(title: str, across: str, series: Sequence[Series]) -> str:
         for number, line in enumerate(series)
         if len(line.points) <= MARKED
     }
-    drawing = inline(line_figure(across, series), title, tips)
-    return framed(title, drawing, keys=[line.name for line in series])
+    return framed(title, inline(line_figure(across, series), title, tips), keys=[line.name for line in series])
 
 
 def line_figure(across: str, series: Sequence[Series], alone: bool = False) -> "Figure":
@@ -83,6 +82,7 @@ def line_figure(across: str, series: Sequence[Series], alone: bool = False) -> "
     legend = alone and len(series) > 1
     with style():
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(5.6 if legend else 4.2, 2.5), layout="constrained" if alone else None)
         axes = figure.add_subplot() if alone else figure.add_axes((0.12, 0.2, 0.85, 0.76))
@@ -93,25 +93,19 @@ def line_figure(across: str, series: Sequence[Series], alone: bool = False) -> "
                 xs, ys, color=COLOURS[number % len(COLOURS)], marker=marker, markersize=3.5, linewidth=1.5
             )
             drawn.set(linestyle=STYLES[number // len(COLOURS) % len(STYLES)], gid=f"series-{number}")
-        _dress(axes, across, [x for line in series for x, _ in line.points])
+        everywhere = [x for line in series for x, _ in line.points]
+        axes.set_xlim(0, (max(everywhere) or 1) * 1.01)
+        whole = all(float(x).is_integer() for x in everywhere)  # rounds: there is no tick between two of them
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel(across)
+        axes.grid(axis="y", color=GRID)
+        plain(axes)
         if legend:
             # A leading underscore would hide a label, so labels are passed by hand.
             names = [line.name.replace("$", r"\$") for line in series]
             figure.legend(axes.lines, names, loc="outside right upper", frameon=False, labelcolor=SOFT)
     return figure
-
-
-def _dress(axes: "Axes", across: str, xs: Sequence[float]) -> None:
-    """Set the limits, ticks and colours of a line chart."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlim(0, (max(xs) or 1) * 1.01)
-    whole = all(float(x).is_integer() for x in xs)  # rounds: there is no tick between two of them
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel(across)
-    axes.grid(axis="y", color=GRID)
-    plain(axes)
 
 
 def plain(axes: "Axes") -> None:
@@ -142,9 +136,8 @@ def saved(figure: "Figure", kind: str, salt: str = "gossamer", **how: Any) -> by
     """Return a figure as a file: ``kind`` is ``svg``, ``png`` or ``pdf``."""
     drawn = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with need("matplotlib").rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": salt, "font.sans-serif": ["DejaVu Sans"]}
-    ):
+    usual = {"svg.fonttype": "none", "svg.hashsalt": salt, "font.sans-serif": ["DejaVu Sans"]}
+    with need("matplotlib").rc_context(usual):
         figure.savefig(drawn, format=kind, metadata=metadata, **how)
     return drawn.getvalue()
 
@@ -152,39 +145,27 @@ def saved(figure: "Figure", kind: str, salt: str = "gossamer", **how: Any) -> by
 def inline(figure: "Figure", title: str, tips: Tips | None = None) -> str:
     """Return a figure as an SVG element for a page, with an accessible name and tooltips."""
     root = ElementTree.fromstring(saved(figure, "svg", title, transparent=True, dpi=150))
-    for element in root.iter():
-        element.tag = _local(element.tag)
-        element.attrib = {_local(name): value for name, value in element.items()}
+    for element in root.iter():  # names without their namespaces
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {name.rpartition("}")[2]: value for name, value in element.items()}
     for group in list(root.iter("g")):
-        for mark, tip in zip(_marks(group), (tips or {}).get(group.get("id", ""), ()), strict=False):
+        marks = list(group.iter("use")) or group.findall("path")  # single points, or cells
+        for mark, tip in zip(marks, (tips or {}).get(group.get("id", ""), ()), strict=False):
             if tip:
                 ElementTree.SubElement(mark, "title").text = tip
+    # A page does not need metadata, global styles, clipping, and identifiers that nothing refers to.
     for parent in list(root.iter()):
-        _strip(parent)
+        for child in list(parent):
+            if child.tag in ("metadata", "style", "clipPath"):
+                parent.remove(child)
+        parent.attrib.pop("clip-path", None)
+        if parent.tag == "g":
+            parent.attrib.pop("id", None)
+        for colour, variable in VARIABLES.items():
+            if colour in (look := parent.get("style", "")):
+                parent.set("style", look.replace(colour, variable))
     root.attrib = {"viewBox": root.get("viewBox", ""), "role": "img", "aria-label": title}
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _marks(group: ElementTree.Element) -> list[ElementTree.Element]:
-    """Return the elements that draw single points or cells."""
-    return list(group.iter("use")) or group.findall("path")
-
-
-def _strip(parent: ElementTree.Element) -> None:
-    """Drop what a page does not need: metadata, global styles, clipping, and identifiers that nothing refers to."""
-    for child in list(parent):
-        if child.tag in ("metadata", "style", "clipPath"):
-            parent.remove(child)
-    parent.attrib.pop("clip-path", None)
-    if parent.tag == "g":
-        parent.attrib.pop("id", None)
-    for colour, variable in VARIABLES.items():
-        if colour in (look := parent.get("style", "")):
-            parent.set("style", look.replace(colour, variable))
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
 
 
 Stacks = Mapping[str, Sequence[float]]
@@ -210,12 +191,6 @@ def columns(title: str, across: str, edges: Sequence[float], stacks: Stacks, col
         f"stack-{number}": [f"{name}: {each:.4g} at {x:.4g}" for x, each in zip(centres, heights, strict=True)]
         for number, (name, heights) in enumerate(stacks.items())
     }
-    drawing = inline(column_figure(across, edges, stacks, used), title, tips)
-    return framed(title, drawing, keys=list(stacks), colours=used)
-
-
-def column_figure(across: str, edges: Sequence[float], stacks: Stacks, colours: Sequence[int]) -> "Figure":
-    """Return stacked bars between edges as a matplotlib figure."""
     with style():
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
@@ -225,7 +200,7 @@ def column_figure(across: str, edges: Sequence[float], stacks: Stacks, colours: 
         gap = 0.08 * (edges[1] - edges[0])
         spans = [(left + gap, right - gap) for left, right in pairwise(edges)]
         boxes = [[_corners(*each, *span) for each, span in zip(spans, level, strict=True)] for level in _levels(stacks)]
-        _add_boxes(axes, boxes, colours)
+        _add_boxes(axes, boxes, used)
         highest = max(map(sum, zip(*stacks.values(), strict=True)))
         whole = all((edge + 0.5).is_integer() for edge in edges)  # bars of whole numbers
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, (highest or 1) * 1.05), xlabel=across)
@@ -233,7 +208,7 @@ def column_figure(across: str, edges: Sequence[float], stacks: Stacks, colours: 
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid(axis="y", color=GRID)
         plain(axes)
-    return figure
+    return framed(title, inline(figure, title, tips), keys=list(stacks), colours=used)
 
 
 def shares(title: str, groups: Sequence[str], stacks: Stacks, colours: Sequence[int], notes: Sequence[str]) -> str:
@@ -242,12 +217,6 @@ def shares(title: str, groups: Sequence[str], stacks: Stacks, colours: Sequence[
         f"stack-{number}": [f"{group}, {name}: {100 * share:.1f} %" for group, share in zip(groups, each, strict=True)]
         for number, (name, each) in enumerate(stacks.items())
     }
-    drawing = inline(share_figure(groups, stacks, colours), title, tips)
-    return framed(title, drawing, keys=list(stacks), colours=colours, notes=notes)
-
-
-def share_figure(groups: Sequence[str], stacks: Stacks, colours: Sequence[int]) -> "Figure":
-    """Return horizontal stacked bars as a matplotlib figure, the first group at the top."""
     with style():
         from matplotlib.figure import Figure
 
@@ -261,7 +230,7 @@ def share_figure(groups: Sequence[str], stacks: Stacks, colours: Sequence[int]) 
         axes.set(xlim=(0, 100), ylim=(len(groups) - 0.5, -0.5), xlabel="share of the time (%)")
         axes.set_yticks(range(len(groups)), groups)
         plain(axes)
-    return figure
+    return framed(title, inline(figure, title, tips), keys=list(stacks), colours=colours, notes=notes)
 
 
 def _levels(stacks: Stacks) -> Iterator[list[tuple[float, float]]]:
@@ -293,13 +262,8 @@ def _environment() -> Any:
     need("jinja2")
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    how: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=FileSystemLoader(TEMPLATES), **how)
 
 
 def render(template: str, **values: Any) -> str:

@@ -26,40 +26,19 @@ USES = ("computing", "sending", "receiving", "idle")
 """What energy is spent on."""
 
 
-def energy(metrics: Sequence[Record]) -> dict[str, float]:
-    """Return the joules spent by use; records need not have costs of downloads and of waiting."""
-    return {use: float(sum(record["energy"].get(use, 0.0) for record in metrics)) for use in USES}
-
-
-def delay(metrics: Sequence[Record]) -> float:
-    """Return the seconds that all rounds took for computing, sending and receiving."""
-    return float(sum(record["delay"] for record in metrics))
-
-
-def by_client(metrics: Sequence[Record], clients: int) -> dict[str, list[float]] | None:
-    """Return the costs of each client over all rounds, by kind; ``None`` if the channel does not count them."""
-    counted = [record for record in metrics if record.get("by_client")]
+def by_client(
+    metrics: Sequence[Record], clients: int, entry: str = "by_client", kinds: Sequence[str] = KINDS
+) -> dict[str, list[float]] | None:
+    """Return what an entry of records counts for each client over all rounds, by kind; none if nothing was counted."""
+    counted = [record for record in metrics if record.get(entry)]
     if not counted:
         return None
-    spent: dict[str, list[float]] = {kind: [0] * clients for kind in KINDS}
+    spent: dict[str, list[float]] = {kind: [0] * clients for kind in kinds}
     for record in counted:
-        for kind in KINDS:
-            for client, amount in zip(record["clients"], record["by_client"][kind], strict=True):
+        for kind in kinds:
+            for client, amount in zip(record["clients"], record[entry][kind], strict=True):
                 spent[kind][client] += amount
     return spent
-
-
-def delivery(metrics: Sequence[Record], clients: int) -> dict[str, list[int]] | None:
-    """Return how many lost messages of each client were retained and forgotten; ``None`` if nothing was counted."""
-    counted = [record for record in metrics if record.get("delivery")]
-    if not counted:
-        return None
-    found = {name: [0] * clients for name in Delivery._fields}
-    for record in counted:
-        for name, counts in found.items():
-            for client, amount in zip(record["clients"], record["delivery"][name], strict=True):
-                counts[client] += amount
-    return found
 
 
 def empty_rounds(metrics: Sequence[Record]) -> int:
@@ -84,6 +63,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
     both = totals(metrics, "bytes_up") + totals(metrics, "bytes_down")
     scores, held = scores_of(task), held_out(about)
     last: Record = next((record for record in reversed(metrics) if scores[0].name in record), {})
+    best, cohort = scores[0].best(metrics), options["per_round"] or task["clients"]
     summary = {
         "method": method_name(about),
         "server": chosen_server(about),
@@ -91,7 +71,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "model": task["model"],
         "split": task["split"],
         "clients": task["clients"],
-        "per_round": about.get("slots") or _cohort(about, metrics),
+        "per_round": about.get("slots") or (len(metrics[-1]["clients"]) if metrics else cohort),
         "parameters": about["parameters"],
         "frozen": about.get("frozen", 0),
         "rounds": len(metrics),
@@ -112,7 +92,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         **({name: last.get(name) for name in (*_evaluated(held), VALIDATION_LOSS) if name != "loss"} if held else {}),
         "validate": options.get("validate"),
         "evaluated_round": last.get("round"),
-        "best": _best(scores[0], metrics),
+        "best": best and {"round": best["round"], "value": best[scores[0].name]},
         "metrics": [score._asdict() for score in scores],
         "figures": summaries_of(metrics, task["clients"]),
         "bytes_up": totals(metrics, "bytes_up").total(),
@@ -123,8 +103,9 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "useful_flops": sum(record["useful_flops"] for record in metrics),
         "seconds": float(totals(metrics, "seconds").total()),
         "joules": float(sum(record["joules"] for record in metrics)),
-        "energy": energy(metrics),
-        "delay": delay(metrics),
+        # records need not have costs of downloads and of waiting
+        "energy": {use: float(sum(record["energy"].get(use, 0.0) for record in metrics)) for use in USES},
+        "delay": float(sum(record["delay"] for record in metrics)),
         **summary_of(about, metrics),
         "by_client": by_client(metrics, task["clients"]),
         "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
@@ -133,16 +114,10 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         DIVERGES: next((record[DIVERGES] for record in metrics if DIVERGES in record), None),
         "anomalies": anomalies_of(metrics),
         "excluded": excluded_of(metrics),
-        "delivery": delivery(metrics, task["clients"]),
+        "delivery": by_client(metrics, task["clients"], "delivery", Delivery._fields),
         "empty_rounds": empty_rounds(metrics),
     }
     return {name: _finite(value) for name, value in summary.items()}
-
-
-def _cohort(about: Mapping[str, Any], metrics: Sequence[Record]) -> int:
-    """Return the number of clients of the last round; before the first, the number that was asked for."""
-    asked: int = about["options"]["per_round"] or about["task"]["clients"]
-    return len(metrics[-1]["clients"]) if metrics else asked
 
 
 def _evaluated(scores: Sequence[Score]) -> Iterator[str]:
@@ -152,12 +127,6 @@ def _evaluated(scores: Sequence[Score]) -> Iterator[str]:
         if not place:
             yield "loss"
         yield from (score.over_clients, score.worst_tenth)
-
-
-def _best(score: Score, metrics: Sequence[Record]) -> dict[str, Any] | None:
-    """Return the best round by the primary metric, and its value."""
-    found = score.best(metrics)
-    return None if found is None else {"round": found["round"], "value": found[score.name]}
 
 
 def method_name(about: Mapping[str, Any]) -> str:
@@ -239,19 +208,13 @@ def excluded_of(metrics: Sequence[Record]) -> list[int]:
 
 def anomaly_rows(named: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """Return the cells of a table of named clients: client, rounds and reasons."""
-    return [(str(mine["client"]), _anomaly_rounds(mine), _anomaly_reasons(mine)) for mine in named[:ANOMALIES_LISTED]]
-
-
-def _anomaly_rounds(mine: Mapping[str, Any]) -> str:
-    first, last = mine["rounds"][0], mine["rounds"][-1]
-    return f"{len(mine['rounds'])}, from {first} to {last}" if last > first else f"1, in {first}"
-
-
-def _anomaly_reasons(mine: Mapping[str, Any]) -> str:
-    told = [
-        text.format(number(mine["reasons"][name])) for name, text in ANOMALY_REASONS.items() if name in mine["reasons"]
-    ]
-    return "; ".join([*told, *(["excluded"] if mine["excluded"] else [])])
+    rows = []
+    for mine in named[:ANOMALIES_LISTED]:
+        first, last, worst = mine["rounds"][0], mine["rounds"][-1], mine["reasons"]
+        when = f"{len(mine['rounds'])}, from {first} to {last}" if last > first else f"1, in {first}"
+        told = [text.format(number(worst[name])) for name, text in ANOMALY_REASONS.items() if name in worst]
+        rows.append((str(mine["client"]), when, "; ".join([*told, *(["excluded"] if mine["excluded"] else [])])))
+    return rows
 
 
 def anomaly_table(named: Sequence[Mapping[str, Any]]) -> str:

@@ -79,8 +79,8 @@ class Target:
         """Read a target; raise ``ValueError`` with what was expected."""
         found = re.fullmatch(r"\s*([\w.]+)\s*(<=|>=|<|>|=)\s*(\S+)\s*", text)
         try:
-            number_in, percent, _ = found[3].partition("%")  # type: ignore[index]  # None is a TypeError
-            return cls(found[1], found[2], float(number_in) / (100 if percent else 1))  # type: ignore[index]
+            number, percent, _ = found[3].partition("%")  # type: ignore[index]  # None is a TypeError
+            return cls(found[1], found[2], float(number) / (100 if percent else 1))  # type: ignore[index]
         except (TypeError, ValueError):
             raise ValueError("a metric and a number, such as accuracy=0.9 or loss<0.3") from None
 
@@ -166,13 +166,8 @@ class Reached(NamedTuple):
         return f"first reached by the evaluation of round {self.round:,}{time}{energy}, {sent}"
 
 
-COSTS: dict[str, Callable[[float], str]] = {
-    "round": number,
-    "time": seconds,
-    "joules": joules,
-    "bytes_up": size,
-    "bytes_down": size,
-}
+COSTS: dict[str, Callable[[float], str]]
+COSTS = {"round": number, "time": seconds, "joules": joules, "bytes_up": size, "bytes_down": size}
 """The costs of tables, and how they are written."""
 
 HEAD = ("round", "virtual time", "energy", "up", "down")
@@ -193,10 +188,11 @@ def to_target(target: Target, about: Mapping[str, Any], metrics: Sequence[Record
     if last is None:
         return Reached(str(target))
     spent = metrics[: last + 1]
+    found = virtual_time(spent)
     return Reached(
         str(target),
         metrics[last]["round"],
-        _time_of(spent),
+        found if found is not None else float(sum(record["delay"] for record in spent)) or None,
         float(sum(record["joules"] for record in spent)),
         *(sum(sum(record[name].values()) for record in spent) for name in ("bytes_up", "bytes_down")),
     )
@@ -204,12 +200,6 @@ def to_target(target: Target, about: Mapping[str, Any], metrics: Sequence[Record
 
 def _scores(about: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*scores_of(about["task"]), *held_out(about))
-
-
-def _time_of(metrics: Sequence[Record]) -> float | None:
-    """Return virtual seconds: of the schedule or, without one, those that the channel counts."""
-    found = virtual_time(metrics)
-    return found if found is not None else float(sum(record["delay"] for record in metrics)) or None
 
 
 def compared(names: Sequence[str], found: Sequence[Reached]) -> str:
@@ -231,19 +221,18 @@ def over_seeds(names: Sequence[str], found: Sequence[Sequence[Reached]]) -> str:
 def _titled(target: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table below a title, without columns that have no value."""
     kept = [place for place in range(len(head)) if not place or any(row[place] != BLANK for row in rows)]
-    return f"{NOTE.format(target)}\n" + table(
-        [head[place] for place in kept], [[row[place] for place in kept] for row in rows]
-    )
+    shown = table([head[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    return f"{NOTE.format(target)}\n{shown}"
 
 
 def _cells(found: Sequence[Reached]) -> list[str]:
     """Return means of costs, with deviations if there are several; energy that is not counted is left out."""
-    return [_mean_cost([getattr(each, cost) for each in found], write, cost) for cost, write in COSTS.items()]
-
-
-def _mean_cost(values: Sequence[float | None], write: Callable[[float], str], cost: str) -> str:
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values) or (cost == "joules" and not any(known)):
-        return BLANK
-    mean = write(statistics.fmean(known))
-    return mean if len(known) == 1 else f"{mean} ± {write(statistics.stdev(known))}"
+    cells = []
+    for cost, write in COSTS.items():
+        known = [value for each in found if (value := getattr(each, cost)) is not None]
+        if not known or len(known) < len(found) or (cost == "joules" and not any(known)):
+            cells.append(BLANK)
+        else:
+            spread = f" ± {write(statistics.stdev(known))}" if len(known) > 1 else ""
+            cells.append(write(statistics.fmean(known)) + spread)
+    return cells

@@ -5,7 +5,7 @@ clients, some are shown, evenly spaced by speed. Of many tasks, those of the run
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.core.availability import SECOND
@@ -15,10 +15,9 @@ from gossamer.runs.report.plots import columns, shares
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.report.targets import Reached, Target, to_target
 from gossamer.runs.report.text import count, joules, number, percent, seconds, size, time_unit
-from gossamer.runs.report.timeline import FOLDED, OUTCOMES, USES, Task, Third, task_seconds, tasks_of, thirds
+from gossamer.runs.report.timeline import FOLDED, OUTCOMES, USES, Task, task_seconds, tasks_of, thirds
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -60,21 +59,37 @@ def section(about: Mapping[str, Any], metrics: Sequence[Record], targets: Sequen
     tasks = list(tasks_of(metrics))
     reached = [to_target(target, about, metrics) for target in (*targets, *(levels(about, metrics) if tasks else ()))]
     if not tasks:
-        return _rendered(targets=_targets(reached)) if targets else ""
+        alone = {"timeline": "", "charts": (), "groups": (), "targets": _targets(reached)}
+        return plots.render("virtual_time.html", **alone) if targets else ""
     ends = {record["round"]: round(record["time"] * SECOND) for record in metrics if "time" in record}
     refills = bool(about.get("refills"))
     groups = thirds(tasks, {} if refills else ends)
-    drawn = [speed_chart(groups, refills), staleness(tasks), outcomes(tasks, max(ends.values()))]
-    return _rendered(
+    stacks = {use: [group.shares[use] for group in groups] for use in USES}
+    waited = "A free slot was filled at once, so nobody waited." if refills else "Waiting is for the end of the round."
+    note = f"Thirds of the clients by their median task. {waited}"
+    drawn = [
+        shares("Busy and idle by speed of clients", [group.name for group in groups], stacks, USE_COLOURS, [note]),
+        staleness(tasks),
+        outcomes(tasks, max(ends.values())),
+    ]
+    return plots.render(
+        "virtual_time.html",
         timeline=gantt(tasks, list(ends.values())),
         charts=[chart for chart in drawn if chart],
-        groups=[_group(group) for group in groups],
+        groups=[
+            (
+                group.name,
+                f"{group.clients:,}",
+                seconds(group.median),
+                f"{group.tasks:,}",
+                percent(group.folded / group.tasks),
+                number(group.staleness),
+                joules(group.joules),
+            )
+            for group in groups
+        ],
         targets=_targets(reached),
     )
-
-
-def _rendered(**parts: Any) -> str:
-    return plots.render("virtual_time.html", **{"timeline": "", "charts": (), "groups": (), "targets": ()} | parts)
 
 
 def levels(about: Mapping[str, Any], metrics: Sequence[Record]) -> list[Target]:
@@ -102,26 +117,6 @@ def _targets(reached: Sequence[Reached]) -> list[tuple[str, ...]]:
         )
         for each in unique.values()
     ]
-
-
-def _group(group: Third) -> tuple[str, ...]:
-    return (
-        group.name,
-        f"{group.clients:,}",
-        seconds(group.median),
-        f"{group.tasks:,}",
-        percent(group.folded / group.tasks),
-        number(group.staleness),
-        joules(group.joules),
-    )
-
-
-def speed_chart(groups: Sequence[Third], refilled: bool) -> str:
-    """Return what the slots of each third of the clients were used for."""
-    stacks = {use: [group.shares[use] for group in groups] for use in USES}
-    waited = "A free slot was filled at once, so nobody waited." if refilled else "Waiting is for the end of the round."
-    note = f"Thirds of the clients by their median task. {waited}"
-    return shares("Busy and idle by speed of clients", [group.name for group in groups], stacks, USE_COLOURS, [note])
 
 
 def staleness(tasks: Sequence[Task]) -> str:
@@ -178,8 +173,15 @@ def gantt(tasks: Sequence[Task], rounds: Sequence[int]) -> str:
         for kind in keys
     }
     drawing = plots.inline(gantt_figure(clients, shown, rounds), GANTT_TITLE, tips)
-    notes = " ".join(_notes(clients, known, shown, bool(outcomes)))
-    return plots.framed(GANTT_TITLE, drawing, keys=list(keys), colours=list(keys.values()), notes=[notes])
+    notes = ["The fastest client is at the top, by its median task."]
+    if known > len(clients):
+        notes.append(f"{len(clients)} of {count(known, 'client')} are shown, evenly spaced by speed.")
+    if len(shown) > 1:
+        notes.append(f"Only the first and the last {seconds((shown[0].end - shown[0].begin) / SECOND)} are shown.")
+    notes.append("Grey lines are aggregations.")
+    if outcomes:
+        notes.append("A strip below a bar is a task that was in vain, in the colour of its outcome.")
+    return plots.framed(GANTT_TITLE, drawing, keys=list(keys), colours=list(keys.values()), notes=[" ".join(notes)])
 
 
 def rows_of(tasks: Sequence[Task]) -> tuple[list[int], int]:
@@ -209,38 +211,33 @@ def gantt_figure(clients: Sequence[int], shown: Sequence[Window], rounds: Sequen
     high = TOP + BOTTOM + ROW * max(4, len(clients))
     wide = (WIDTH - LEFT - RIGHT - GAP * (len(shown) - 1)) / len(shown)
     with plots.style():
+        from matplotlib.collections import PolyCollection
         from matplotlib.figure import Figure
 
         drawn = Figure(figsize=(WIDTH, high))
         for number, window in enumerate(shown):
             left = LEFT + number * (wide + GAP)
             axes = drawn.add_axes((left / WIDTH, BOTTOM / high, wide / WIDTH, 1 - (BOTTOM + TOP) / high))
-            _draw(axes, number, window, clients, rounds)
+            unit, scale = time_unit((window.end - window.begin) / SECOND)
+            at = {client: row for row, client in enumerate(clients)}
+            folded = [time / SECOND / scale for time in rounds if window.begin <= time <= window.end]
+            if len(folded) <= LINES:
+                axes.vlines(folded, -0.5, len(clients) - 0.5, plots.GRID, linewidth=0.8, zorder=0)
+            for kind, colour in (PHASES | MARKS).items():
+                boxes = []
+                for task in (task for task in window.tasks if _drawn(task, kind)):
+                    ends = (min(max(time, window.begin), window.end) for time in _span(task, kind))
+                    left, right = (time / (SECOND * scale) for time in ends)
+                    row = at[task.client]  # phases are above, outcomes a strip below
+                    top, bottom = (row - 0.36, row + 0.16) if kind in PHASES else (row + 0.2, row + 0.4)
+                    boxes.append([(left, top), (right, top), (right, bottom), (left, bottom)])
+                axes.add_collection(PolyCollection(boxes, facecolors=plots.COLOURS[colour], gid=f"{kind}-{number}"))
+            axes.set(xlim=(window.begin / SECOND / scale, window.end / SECOND / scale), ylim=(len(clients) - 0.5, -0.5))
+            axes.set_yticks(range(len(clients)), [str(client) for client in clients] if not number else [])
+            axes.set_xlabel(f"virtual time ({unit})")
+            axes.set_ylabel("client" if not number else "")
+            plots.plain(axes)
     return drawn
-
-
-def _draw(axes: "Axes", number: int, window: Window, clients: Sequence[int], rounds: Sequence[int]) -> None:
-    from matplotlib.collections import PolyCollection
-
-    unit, scale = time_unit((window.end - window.begin) / SECOND)
-    at = {client: row for row, client in enumerate(clients)}
-    inside = [time for time in rounds if window.begin <= time <= window.end]
-    if len(inside) <= LINES:
-        axes.vlines(
-            [time / SECOND / scale for time in inside], -0.5, len(clients) - 0.5, plots.GRID, linewidth=0.8, zorder=0
-        )
-    for kind, colour in (PHASES | MARKS).items():
-        boxes = [
-            _box(*_span(task, kind), at[task.client], kind in PHASES, window, SECOND * scale)
-            for task in window.tasks
-            if _drawn(task, kind)
-        ]
-        axes.add_collection(PolyCollection(boxes, facecolors=plots.COLOURS[colour], gid=f"{kind}-{number}"))
-    axes.set(xlim=(window.begin / SECOND / scale, window.end / SECOND / scale), ylim=(len(clients) - 0.5, -0.5))
-    axes.set_yticks(range(len(clients)), [str(client) for client in clients] if not number else [])
-    axes.set_xlabel(f"virtual time ({unit})")
-    axes.set_ylabel("client" if not number else "")
-    plots.plain(axes)
 
 
 def _drawn(task: Task, kind: str) -> bool:
@@ -256,25 +253,7 @@ def _span(task: Task, kind: str) -> tuple[int, int]:
     return phases.get(kind, (task.start, task.end))
 
 
-def _box(begin: int, end: int, row: int, phase: bool, window: Window, scale: float) -> list[tuple[float, float]]:
-    """Return the corners of a bar: phases above, outcomes as a strip below."""
-    left, right = (min(max(time, window.begin), window.end) / scale for time in (begin, end))
-    top, bottom = (row - 0.36, row + 0.16) if phase else (row + 0.2, row + 0.4)
-    return [(left, top), (right, top), (right, bottom), (left, bottom)]
-
-
 def _tip(task: Task) -> str:
     begun = f"client {task.client}, from the model of round {task.version}, {seconds((task.end - task.start) / SECOND)}"
     ended = f"aggregated in round {task.round}" if task.outcome == FOLDED else f"{task.outcome} in round {task.round}"
     return f"{begun}: {ended}"
-
-
-def _notes(clients: Sequence[int], known: int, shown: Sequence[Window], marked: bool) -> Iterator[str]:
-    yield "The fastest client is at the top, by its median task."
-    if known > len(clients):
-        yield f"{len(clients)} of {count(known, 'client')} are shown, evenly spaced by speed."
-    if len(shown) > 1:
-        yield f"Only the first and the last {seconds((shown[0].end - shown[0].begin) / SECOND)} are shown."
-    yield "Grey lines are aggregations."
-    if marked:
-        yield "A strip below a bar is a task that was in vain, in the colour of its outcome."
