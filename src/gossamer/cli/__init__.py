@@ -93,17 +93,11 @@ def _refuse(mistakes: Sequence[str], status: int, error: BaseException | None = 
 
 
 class Command(NamedTuple):
-    """A command.
+    """A command."""
 
-    Args:
-        help: its line in ``gossamer --help``
-        module: the module of ``gossamer.cli`` that has its function
-        function: the function; it takes the words after the command and returns the exit status
-    """
-
-    help: str
-    module: str
-    function: str
+    help: str  # its line in ``gossamer --help``
+    module: str  # the module of ``gossamer.cli`` that has its function
+    function: str  # the function; it takes the words after the command and returns the exit status
 
 
 COMMANDS = {

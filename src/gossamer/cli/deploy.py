@@ -56,17 +56,11 @@ DEPLOYED_SERVER = "clip:median,multiple=3"
 
 
 class Protected(NamedTuple):
-    """A method as it is deployed.
+    """A method as it is deployed."""
 
-    Args:
-        request: the request, with the rule of the server
-        method: the method
-        line: which rule the server has, and why, for the user
-    """
-
-    request: Request
-    method: Method
-    line: str
+    request: Request  # the request, with the rule of the server
+    method: Method  # the method
+    line: str  # which rule the server has, and why, for the user
 
 
 def protected(request: Request, method: Method, cohort: int) -> Protected:

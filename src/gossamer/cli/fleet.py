@@ -149,17 +149,11 @@ WIDTH = 40
 
 
 class Panel(NamedTuple):
-    """A histogram.
+    """A histogram."""
 
-    Args:
-        field: the field of the summary
-        title: the title
-        written: returns a value as text
-    """
-
-    field: str
-    title: str
-    written: Callable[[float], str]
+    field: str  # the field of the summary
+    title: str  # the title
+    written: Callable[[float], str]  # returns a value as text
 
 
 PANELS = (

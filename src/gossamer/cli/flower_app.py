@@ -22,17 +22,11 @@ APP = "app"
 
 
 class Snippet(NamedTuple):
-    """Source code of the app.
+    """Source code of the app."""
 
-    Args:
-        imports: pairs of module and name to import
-        text: the code
-        files: the user files that it needs
-    """
-
-    imports: frozenset[tuple[str, str]]
-    text: str
-    files: frozenset[Path] = frozenset()
+    imports: frozenset[tuple[str, str]]  # pairs of module and name to import
+    text: str  # the code
+    files: frozenset[Path] = frozenset()  # the user files that it needs
 
 
 def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: Path | None) -> Snippet:

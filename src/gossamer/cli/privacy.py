@@ -8,7 +8,6 @@ Python whose method the folder cannot build counts by what its last record state
 import json
 import math
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -50,27 +49,16 @@ ASSUMED = {
 
 
 class Asked(NamedTuple):
-    """The checked arguments.
+    """The checked arguments."""
 
-    Args:
-        mode: central, distributed, local or example
-        participation: who takes part
-        delta: the probability with which epsilon may be exceeded
-        epsilon: the budget, if it is given
-        noise: the noise multiplier, if it is given
-        batch: the expected size of a batch, in example mode
-        steps: steps per round, in example mode
-        colluding: the share of a round's clients that may help the server, in distributed mode
-    """
-
-    mode: str
-    participation: Participation
-    delta: float
-    epsilon: float | None
-    noise: float | None
-    batch: int
-    steps: int
-    colluding: float
+    mode: str  # central, distributed, local or example
+    participation: Participation  # who takes part
+    delta: float  # the probability with which epsilon may be exceeded
+    epsilon: float | None  # the budget, if it is given
+    noise: float | None  # the noise multiplier, if it is given
+    batch: int  # the expected size of a batch, in example mode
+    steps: int  # steps per round, in example mode
+    colluding: float  # the share of a round's clients that may help the server, in distributed mode
 
     def guarantee(self, noise: float, accountant: Accountant) -> Guarantee:
         """Return the guarantee for a noise multiplier."""
@@ -120,6 +108,18 @@ def _facts(asked: Asked) -> dict[str, Any]:
     exact = {"pld": "PLD", "rdp": "RDP"}
     if len(names) == 1:
         exact["pld"] = "RDP" if chosen.relation == "replace-one" else "exact"
+    shared: dict[str, Any] = {}
+    if asked.mode == "distributed":  # the honest clients who are left must add enough noise
+        clients, lost = int(asked.participation.cohort), SecAgg().dropouts
+        left = honest(clients, lost, asked.colluding)
+        each = noises["pld"] / math.sqrt(left)
+        shared = {
+            "noise_per_client": each,
+            "noise_of_all": each * math.sqrt(clients),
+            "honest": left,
+            "who": f"{clients} clients, of whom {of_share(clients, lost)} may be lost and "
+            f"{of_share(clients, asked.colluding)} may help the server, which subtracts their noise",
+        }
     return {
         "noise_multiplier": {exact[name]: noise for name, noise in noises.items()},
         "epsilon": {exact[name]: dict(zip(map(str, after), spent, strict=True)) for name, spent in epsilons.items()},
@@ -130,33 +130,8 @@ def _facts(asked: Asked) -> dict[str, Any]:
         "sampling": chosen.sampling,
         "protects_from": chosen.protects_from,
         "assumes": ASSUMED[asked.mode],
-        **(_shared(asked, noises["pld"]) if asked.mode == "distributed" else {}),
+        **shared,
     }
-
-
-def _shared(asked: Asked, noise: float) -> dict[str, Any]:
-    """Return how much noise each client adds in distributed mode, so that the honest ones who are left add enough."""
-    clients, lost = int(asked.participation.cohort), SecAgg().dropouts
-    left = honest(clients, lost, asked.colluding)
-    each = noise / math.sqrt(left)
-    return {
-        "noise_per_client": each,
-        "noise_of_all": each * math.sqrt(clients),
-        "honest": left,
-        "who": f"{clients} clients, of whom {of_share(clients, lost)} may be lost and "
-        f"{of_share(clients, asked.colluding)} may help the server, which subtracts their noise",
-    }
-
-
-def _shares(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of distributed mode."""
-    if "honest" not in facts:
-        return []
-    each, whole = facts["noise_per_client"], facts["noise_of_all"]
-    return [
-        ("a round", facts["who"]),
-        ("each client adds", f"{each:.4g} times the clipping norm: {whole:.4g} if all are left and none helps"),
-    ]
 
 
 def _noise(asked: Asked, accountant: Accountant) -> float:
@@ -169,24 +144,20 @@ def _table(facts: dict[str, Any]) -> str:
     """Return the facts as text."""
     first, *others = facts["noise_multiplier"].items()
     more = "".join(f" ({name} would take {noise:g})" for name, noise in others if noise != first[1])
-    spent = [(name, f"{', '.join(_after(at, x) for at, x in row.items())}") for name, row in facts["epsilon"].items()]
-    relation = facts["relation"]
-    return text.pairs(
-        [
-            ("noise multiplier", f"{first[1]:g} times the clipping norm, by {first[0]}{more}"),
-            *((f"epsilon by {name}", row) for name, row in spent),
-            ("delta", f"{facts['delta']:.3g}"),
-            ("protects", f"each {facts['unit']} ({relation}: {RELATIONS[relation]})"),
-            ("from", facts["protects_from"]),
-            ("sampling", facts["sampling"]),
-            ("assumes", facts["assumes"]),
-            *_shares(facts),
-        ]
-    )
-
-
-def _after(rounds: str, epsilon: float) -> str:
-    return f"{epsilon:.4g} after {text.count(int(rounds), 'round')}"
+    rows = [("noise multiplier", f"{first[1]:g} times the clipping norm, by {first[0]}{more}")]
+    for name, row in facts["epsilon"].items():
+        after = (f"{epsilon:.4g} after {text.count(int(rounds), 'round')}" for rounds, epsilon in row.items())
+        rows.append((f"epsilon by {name}", ", ".join(after)))
+    rows += [
+        ("delta", f"{facts['delta']:.3g}"),
+        ("protects", f"each {facts['unit']} ({facts['relation']}: {RELATIONS[facts['relation']]})"),
+        *((name.replace("protects_", ""), facts[name]) for name in ("protects_from", "sampling", "assumes")),
+    ]
+    if "honest" in facts:
+        each, whole = facts["noise_per_client"], facts["noise_of_all"]
+        sums = f"{each:.4g} times the clipping norm: {whole:.4g} if all are left and none helps"
+        rows += [("a round", facts["who"]), ("each client adds", sums)]
+    return text.pairs(rows)
 
 
 def _asked(arguments: Namespace) -> Asked:
@@ -288,23 +259,14 @@ ONE_POPULATION = (
 
 
 class Entry(NamedTuple):
-    """A run in the ledger.
+    """A run in the ledger."""
 
-    Args:
-        path: its folder
-        stated: what its last record states
-        rounds: its number of finished rounds
-        again: how many more results may have been released
-        guarantee: its guarantee; none if the folder cannot build it
-        clients: its number of clients
-    """
-
-    path: Path
-    stated: dict[str, Any]
-    rounds: int
-    again: int
-    guarantee: Guarantee | None
-    clients: int
+    path: Path  # its folder
+    stated: dict[str, Any]  # what its last record states
+    rounds: int  # its number of finished rounds
+    again: int  # how many more results may have been released
+    guarantee: Guarantee | None  # its guarantee; none if the folder cannot build it
+    clients: int  # its number of clients
 
     @property
     def secret(self) -> bool:
@@ -365,8 +327,8 @@ def _entry(path: Path, trusted: bool) -> Entry:
     if stated is None:
         raise RunError(f"{path} states nothing about privacy: what its models reveal has no bound")
     rounds = len(records)
-    again = max(int(stated.get("releases", 0)), released(path)) - rounds  # also attempts after the last record
-    again = max(0, again)
+    # Attempts after the last record count too.
+    again = max(0, max(int(stated.get("releases", 0)), released(path)) - rounds)
     task_clients = int(about["task"]["clients"])
     try:
         found = _guarantee(path, about, trusted)
@@ -394,8 +356,7 @@ def _guarantee(path: Path, about: dict[str, Any], trusted: bool) -> Guarantee:
         whole = task.split.hold_out(options.validate)[0] if options.validate else task.split
         return None if deployed else whole.pooled(len(task.data.test)) if method.pooled else whole
 
-    known = partial(privacy_of, bound, options, task.clients, split, not deployed)
-    found = known(secure_noise=True)
+    found = privacy_of(bound, options, task.clients, split, not deployed, secure_noise=True)
     assert found is not None  # its records have a statement
     return found.guarantee
 
@@ -429,12 +390,6 @@ def _ledger(facts: dict[str, Any]) -> str:
         return text.pairs([*rows, ("together", why), ("assumes", facts["assumes"])])
     epsilon = "unbounded" if facts["epsilon"] is None else f"{facts['epsilon']:.4g}"
     if_secret = ", if the seeds of all runs were secret" if facts["as_if_secret"] else ""
-    relation = facts["relation"]
-    return text.pairs(
-        [
-            *rows,
-            ("together", f"epsilon {epsilon}, delta {facts['delta']:.3g}, by {facts['by']}{if_secret}"),
-            ("protects", f"each {facts['unit']} ({relation}: {RELATIONS[relation]})"),
-            ("assumes", facts["assumes"]),
-        ]
-    )
+    together = f"epsilon {epsilon}, delta {facts['delta']:.3g}, by {facts['by']}{if_secret}"
+    protects = f"each {facts['unit']} ({facts['relation']}: {RELATIONS[facts['relation']]})"
+    return text.pairs([*rows, ("together", together), ("protects", protects), ("assumes", facts["assumes"])])

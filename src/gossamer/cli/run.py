@@ -60,21 +60,13 @@ from gossamer.tasks.task import Task
 
 
 class Asked(NamedTuple):
-    """The arguments of a command that runs a method.
+    """The arguments of a command that runs a method."""
 
-    Args:
-        method: the name of the method
-        given: values by flag
-        sets: values of ``--set``
-        mistakes: the mistakes found so far
-        followed: the plan of ``--plan``
-    """
-
-    method: str
-    given: dict[str, Any]
-    sets: tuple[str, ...]
-    mistakes: Mistakes
-    followed: Followed = Followed()
+    method: str  # the name of the method
+    given: dict[str, Any]  # values by flag
+    sets: tuple[str, ...]  # values of ``--set``
+    mistakes: Mistakes  # the mistakes found so far
+    followed: Followed = Followed()  # the plan of ``--plan``
 
     def request(self) -> Request:
         """Take the request out of the given values; the remaining flags are those of the method."""
@@ -125,17 +117,11 @@ def run(words: list[str]) -> int:
 
 
 class Checked(NamedTuple):
-    """A run whose arguments are right.
+    """A run whose arguments are right."""
 
-    Args:
-        simulation: the run
-        request: its request
-        notes: what the user should know
-    """
-
-    simulation: Simulation
-    request: Request
-    notes: tuple[str, ...]
+    simulation: Simulation  # the run
+    request: Request  # its request
+    notes: tuple[str, ...]  # what the user should know
 
 
 def start(asked: Asked, pause: int | None = None) -> int:

@@ -75,17 +75,11 @@ def _handed(given: dict[str, Any], wanted: bool) -> list[str]:
 
 
 class Followed(NamedTuple):
-    """The plan that a run follows.
+    """The plan that a run follows."""
 
-    Args:
-        plan: the plan, if there is one
-        whole: whether the method follows all of it, or the powers alone
-        mistakes: the mistakes in its use
-    """
-
-    plan: Plan | None = None
-    whole: bool = False
-    mistakes: tuple[str, ...] = ()
+    plan: Plan | None = None  # the plan, if there is one
+    whole: bool = False  # whether the method follows all of it, or the powers alone
+    mistakes: tuple[str, ...] = ()  # the mistakes in its use
 
     def check(self, run: Simulation, method: str) -> list[str]:
         """Refuse a run whose work differs from the plan; return notes for the user."""
@@ -214,15 +208,10 @@ OWN_MEANING = (FLEET, CLIP, "noise_multiplier")
 
 
 class Verb(NamedTuple):
-    """A command that runs a method.
+    """A command that runs a method."""
 
-    Args:
-        command: the words before the flags
-        flags: the flags that do not depend on the method
-    """
-
-    command: str
-    flags: Sequence[Flag]
+    command: str  # the words before the flags
+    flags: Sequence[Flag]  # the flags that do not depend on the method
 
     def of(self, method: str) -> str:
         """Return the command with a method."""
@@ -233,19 +222,12 @@ RUN_VERB = Verb("gossamer run METHOD", RUN)
 
 
 class Typed(NamedTuple):
-    """Scanned arguments.
+    """Scanned arguments."""
 
-    Args:
-        given: values by the name of their flag
-        sets: values of ``--set``, in order
-        strange: unknown flags
-        mistakes: other mistakes
-    """
-
-    given: dict[str, Any]
-    sets: list[str]
-    strange: list[str]
-    mistakes: list[str]
+    given: dict[str, Any]  # values by the name of their flag
+    sets: list[str]  # values of ``--set``, in order
+    strange: list[str]  # unknown flags
+    mistakes: list[str]  # other mistakes
 
 
 def own_flags(recipe: Recipe, name: str, verb: Verb = RUN_VERB) -> list[Flag]:

@@ -128,17 +128,11 @@ def go(path: Path, found: Sweep, budget: Budget) -> int:
 
 
 class Asked(NamedTuple):
-    """The arguments of a new sweep.
+    """The arguments of a new sweep."""
 
-    Args:
-        sweep: the request
-        path: its folder
-        budget: what the sweep may use
-    """
-
-    sweep: Sweep
-    path: Path
-    budget: Budget
+    sweep: Sweep  # the request
+    path: Path  # its folder
+    budget: Budget  # what the sweep may use
 
 
 def _own_flags(method: str) -> list[Flag]:

@@ -171,45 +171,27 @@ def _work(words: list[str], path: Path, pause: int | None) -> int:
 
 
 class Budget(NamedTuple):
-    """What a sweep may use.
+    """What a sweep may use."""
 
-    Args:
-        jobs: runs at once; none is one per core or, on GPUs, one per GPU
-        seconds: no run starts later
-        cluster: the Ray cluster over which the runs are spread; none is this machine, without Ray
-    """
-
-    jobs: int | None = None
-    seconds: float = inf
-    cluster: str | None = None
+    jobs: int | None = None  # runs at once; none is one per core or, on GPUs, one per GPU
+    seconds: float = inf  # no run starts later
+    cluster: str | None = None  # the Ray cluster over which the runs are spread; none is this machine, without Ray
 
 
 class Places(NamedTuple):
-    """Where the runs go.
+    """Where the runs go."""
 
-    Args:
-        launcher: starts them
-        jobs: the number of runs at once
-        cores: the number of cores of each
-        gpus: its share of a GPU, or 0
-    """
-
-    launcher: Launcher
-    jobs: int
-    cores: int
-    gpus: float
+    launcher: Launcher  # starts them
+    jobs: int  # the number of runs at once
+    cores: int  # the number of cores of each
+    gpus: float  # its share of a GPU, or 0
 
 
 class Done(NamedTuple):
-    """How a sweep ended.
+    """How a sweep ended."""
 
-    Args:
-        failed: why runs failed, by name
-        left: the names of runs that are not finished and did not fail: time was up
-    """
-
-    failed: dict[str, str]
-    left: list[str]
+    failed: dict[str, str]  # why runs failed, by name
+    left: list[str]  # the names of runs that are not finished and did not fail: time was up
 
 
 def carry_out(path: Path, sweep: Sweep, budget: Budget, shown: bool | None = None) -> Done:

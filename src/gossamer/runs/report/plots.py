@@ -191,6 +191,12 @@ def columns(title: str, across: str, edges: Sequence[float], stacks: Stacks, col
         f"stack-{number}": [f"{name}: {each:.4g} at {x:.4g}" for x, each in zip(centres, heights, strict=True)]
         for number, (name, heights) in enumerate(stacks.items())
     }
+    drawing = inline(column_figure(across, edges, stacks, used), title, tips)
+    return framed(title, drawing, keys=list(stacks), colours=used)
+
+
+def column_figure(across: str, edges: Sequence[float], stacks: Stacks, colours: Sequence[int]) -> "Figure":
+    """Return stacked bars between edges as a matplotlib figure."""
     with style():
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
@@ -200,7 +206,7 @@ def columns(title: str, across: str, edges: Sequence[float], stacks: Stacks, col
         gap = 0.08 * (edges[1] - edges[0])
         spans = [(left + gap, right - gap) for left, right in pairwise(edges)]
         boxes = [[_corners(*each, *span) for each, span in zip(spans, level, strict=True)] for level in _levels(stacks)]
-        _add_boxes(axes, boxes, used)
+        _add_boxes(axes, boxes, colours)
         highest = max(map(sum, zip(*stacks.values(), strict=True)))
         whole = all((edge + 0.5).is_integer() for edge in edges)  # bars of whole numbers
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, (highest or 1) * 1.05), xlabel=across)
@@ -208,7 +214,7 @@ def columns(title: str, across: str, edges: Sequence[float], stacks: Stacks, col
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid(axis="y", color=GRID)
         plain(axes)
-    return framed(title, inline(figure, title, tips), keys=list(stacks), colours=used)
+    return figure
 
 
 def shares(title: str, groups: Sequence[str], stacks: Stacks, colours: Sequence[int], notes: Sequence[str]) -> str:
