@@ -106,21 +106,19 @@ def widths(words: list[str]) -> int:
     objective = Objective(task.adapted(adapter), "cpu", key(0))
     objective.check(objective.outline())
     rule = objective.widths(arguments.streams)
-    print(_ties(rule) if arguments.toml else _group_table(rule))
-    if not arguments.toml:
-        # Capacities that the network does not work with are refused at the end.
-        shares, batch = sorted(capacities or SHARES, reverse=True), batch or BATCH
-        rows = [mistakes.attempt(_size_row, objective, rule, share, batch) for share in shares]
-        head = ("capacity", "parameters", "of all", f"memory, batch {batch}")
-        if any(rows):
-            print(f"\n{text.table(head, [row for row in rows if row])}")
-        mistakes.settle()
+    if arguments.toml:
+        print(_ties(rule))
+        return 0
+    tied = [(name, f"{size:,}", ", ".join(rule.members(name))) for name, size in rule.sizes]
+    print(text.table(("group", "channels", "tensors"), tied))
+    # Capacities that the network does not work with are refused at the end.
+    shares, batch = sorted(capacities or SHARES, reverse=True), batch or BATCH
+    rows = [mistakes.attempt(_size_row, objective, rule, share, batch) for share in shares]
+    head = ("capacity", "parameters", "of all", f"memory, batch {batch}")
+    if any(rows):
+        print(f"\n{text.table(head, [row for row in rows if row])}")
+    mistakes.settle()
     return 0
-
-
-def _group_table(rule: Widths) -> str:
-    groups = [(name, f"{size:,}", ", ".join(rule.members(name))) for name, size in rule.sizes]
-    return text.table(("group", "channels", "tensors"), groups)
 
 
 def _size_row(objective: Objective, rule: Widths, share: float, batch: int) -> tuple[str, str, str, str]:
@@ -138,6 +136,5 @@ def _ties(rule: Widths) -> str:
     require(*((False, f"{place} {problem}") for place in rule.multiplied))
     groups = {name: list(rule.members(name)) for name, _ in rule.sizes}
     groups[LABELS] = [f"{name}[{dim}]" for name, dim in rule.labels]
-    return "\n".join(
-        f'"{name}" = [\n' + "".join(f'    "{p}",\n' for p in places) + "]" for name, places in groups.items()
-    )
+    listed = {name: "".join(f'    "{place}",\n' for place in places) for name, places in groups.items()}
+    return "\n".join(f'"{name}" = [\n{places}]' for name, places in listed.items())

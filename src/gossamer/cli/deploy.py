@@ -9,7 +9,7 @@ stays in memory for all messages of a run.
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -224,11 +224,10 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     common = {f.name: getattr(options, f.name) for f in fields(Settings) if hasattr(options, f.name)}
     given = {word: term if type(term) is bool else float(term) for word, term in terms.items() if term is not None}
     until = options.until.to_text() if options.until else ""
-    control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
-    control |= {"max_weight": options.max_weight or 0.0}
-    control |= {"epsilon": options.epsilon or 0.0, "delta": options.delta or 0.0}
-    control["exclude_after"] = options.exclude_after or 0
-    control["schedule"] = spec(options.schedule, SCHEDULES) if options.schedule else ""
+    schedule = spec(options.schedule, SCHEDULES) if options.schedule else ""
+    control = {"per_round": options.per_round or 0, "patience": options.patience or 0, "until": until}
+    control |= {"exclude_after": options.exclude_after or 0, "max_weight": options.max_weight or 0.0}
+    control |= {"epsilon": options.epsilon or 0.0, "delta": options.delta or 0.0, "schedule": schedule}
     try:
         return Settings(**{**common, **control, **given, **named})
     except ConfigError as error:
@@ -260,7 +259,6 @@ def write_app(folder: Path, planned: Deployment) -> None:
     flower_app.write(folder, *planned.pieces, planned.settings, {"data-dir": data_dir})
 
 
-# Writing an app.
 def new(words: list[str]) -> int:
     """``gossamer deploy new DIR METHOD [flags]``."""
     if len(words) > 1 and not words[0].startswith("-"):
@@ -279,13 +277,11 @@ def new(words: list[str]) -> int:
     copied = ", ".join(sorted({file.name for piece in planned.pieces for file in piece.files}))
     own = f", and copied {copied} there" if copied else ""
     print(f"wrote app.py, pyproject.toml, nginx.conf and README.md to {folder}{own}; README.md describes the steps")
-    print(
-        "the SuperLink listens on its own machine alone; nginx.conf, or a firewall rule in README.md, admits the nodes"
-    )
+    admits = "nginx.conf, or a firewall rule in README.md, admits the nodes"
+    print(f"the SuperLink listens on its own machine alone; {admits}")
     return 0
 
 
-# Certificates and keys.
 def keys(words: list[str]) -> int:
     """``gossamer deploy keys DIR --host NAME --nodes N``."""
     parser = Parser(prog="gossamer deploy keys", description="Write certificates for a SuperLink and keys for nodes.")
@@ -307,14 +303,14 @@ def keys(words: list[str]) -> int:
     return 0
 
 
-# Trying it out.
 def attempt(words: list[str]) -> int:
     """``gossamer deploy try METHOD [flags]``."""
     asked = read_words(words, TRY)
     if asked is None:
         return 0
     out = asked.given.pop("out", None)
-    place = Path(out) if out is not None else next(_free(asked))
+    named = {name: asked.given[name] for name in ("data", "task") if name in asked.given}
+    place = Path(out) if out is not None else next(unused_paths(Request(asked.method, **named)))
     asked.mistakes.attempt(check_run_path, place)
     planned = plan(asked, resume=True, out=str(place.absolute()))
     Precision(planned.settings.precision, torch.device(planned.settings.device))  # the nodes are on this machine
@@ -328,11 +324,6 @@ def attempt(words: list[str]) -> int:
     write_app(place / trust.APP, planned)
     trust.remember(planned.request.plain()["digests"] | trust.app_digest(place))
     return _go(run, folder)
-
-
-def _free(asked: Asked) -> Iterator[Path]:
-    given = {name: asked.given[name] for name in ("data", "task") if name in asked.given}
-    return unused_paths(Request(asked.method, **given))
 
 
 def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:

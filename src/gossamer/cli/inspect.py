@@ -60,18 +60,15 @@ def show(words: list[str]) -> int:
     how.add_argument("--json", action="store_true", help="print one JSON object")
     how.add_argument("--html", action="store_true", help="write report.html again")
     how.add_argument("--config", action="store_true", help="print the file that repeats the run, for run --config")
-    how.add_argument(
-        "--paper-costs", action="store_true", help="compare its costs with the count of the method's paper"
-    )
-    _add_target(parser)
-    _add_reports(parser)
-    arguments = parser.parse_args(words)
+    papers = "compare its costs with the count of the method's paper"
+    how.add_argument("--paper-costs", action="store_true", help=papers)
+    arguments = _look(parser, words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
     for problem in (*links(path, linkless(path)), *damage(path, about)):
         warn(problem)
     _load_reports(arguments.reports)
-    targets = _targets(arguments.target, [about])
+    targets = targets_for(arguments.target, [about]) if arguments.target else ()
     with reading(path):
         print(_shown(path, about, metrics, arguments, targets))
     return 0
@@ -107,19 +104,13 @@ def _shown(
     return tables.full(path, about, metrics, state(path, summary), blocks)
 
 
-def _add_reports(parser: Parser) -> None:
-    about = "import a file of yours, for its reports on figures; the files that a run names are not executed"
-    parser.add_argument("--reports", metavar="FILE.py", action="append", default=[], help=about)
-
-
-def _add_target(parser: Parser) -> None:
-    about = "show what was spent until a target was reached, such as accuracy=0.9 or loss<0.3"
-    parser.add_argument("--target", metavar="METRIC=X", help=about)
-
-
-def _targets(given: str | None, abouts: Sequence[dict[str, Any]]) -> tuple[Target, ...]:
-    """Return the targets that are typed, which all of these runs can reach."""
-    return targets_for(given, abouts) if given else ()
+def _look(parser: Parser, words: list[str]) -> argparse.Namespace:
+    """Parse the words of a command that looks at runs, with the flags that all of these have."""
+    target = "show what was spent until a target was reached, such as accuracy=0.9 or loss<0.3"
+    parser.add_argument("--target", metavar="METRIC=X", help=target)
+    reports = "import a file of yours, for its reports on figures; the files that a run names are not executed"
+    parser.add_argument("--reports", metavar="FILE.py", action="append", default=[], help=reports)
+    return parser.parse_args(words)
 
 
 def _load_reports(files: Sequence[str]) -> None:
@@ -142,9 +133,7 @@ def compare(words: list[str]) -> int:
     parser = Parser(prog="gossamer compare", description=text)
     parser.add_argument("run", metavar="RUN", nargs="+", help="folders of runs, or the folder of one sweep")
     parser.add_argument("--out", metavar="FILE", help="draw the curves into a file: .png, .pdf or .svg")
-    _add_target(parser)
-    _add_reports(parser)
-    arguments = parser.parse_args(words)
+    arguments = _look(parser, words)
     paths = list(dict.fromkeys(Path(run) for run in arguments.run))
     mistakes, picture = Mistakes(), Path(arguments.out) if arguments.out else None
     if picture:
@@ -153,23 +142,14 @@ def compare(words: list[str]) -> int:
         if len(paths) > 1:
             mistakes.note(f"{sweeps[0]} is a sweep: compare it alone, or name its runs")
         mistakes.settle()
-        path = sweeps[0]
-        sweep = Sweep.read(path)
-        with reading(path):
-            print(sweep_points.compared(path, sweep))
-            for table in sweep_points.to_targets(path, sweep, arguments.target) if arguments.target else ():
-                print(f"\n{table}")
-            if picture:
-                drawn = sweep_points.draw(path, sweep, picture)
-                print(f"\ncurves in {picture}" if drawn else "\nno curves: no run has started, or their metrics differ")
-        return 0
+        return _compare_points(sweeps[0], picture, arguments.target)
     abouts = [mistakes.attempt(open_run, path) for path in paths]
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
     both = [(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
     _load_reports(arguments.reports)
     names, found, summaries = distinct(paths), [about for about, _ in both], list[dict[str, Any]]()
-    targets = _targets(arguments.target, found)
+    targets = targets_for(arguments.target, found) if arguments.target else ()
     for path, (about, records) in zip(paths, both, strict=True):
         with reading(path):
             summaries.append(summarise(about, records))
@@ -184,12 +164,9 @@ def compare(words: list[str]) -> int:
     if differing := tables.differences(summaries, [about["method"] for about, _ in both]):
         print(f"\nthese runs also differ in: {', '.join(differing)}")
     if picture:
-        score = common(scores_of(about["task"])[0] for about, _ in both)
-        if score is None:
-            print("\nno curves: the runs have different metrics")
-            return 0
-        curves.draw(names, metrics, picture, score)
-        print(f"\ncurves in {picture}")
+        if score := common(scores_of(about["task"])[0] for about, _ in both):
+            curves.draw(names, metrics, picture, score)
+        print(f"\ncurves in {picture}" if score else "\nno curves: the runs have different metrics")
     return 0
 
 
@@ -201,6 +178,19 @@ def _over_seeds(abouts: Sequence[dict[str, Any]], reached: Sequence[Reached]) ->
         groups.setdefault((label, about["options"]["rounds"]), []).append(each)
     names = [label for label, _ in groups]
     return [over_seeds(names, list(groups.values()))] if len(groups) < len(abouts) else []
+
+
+def _compare_points(path: Path, picture: Path | None, target: str | None) -> int:
+    """Compare the points of a sweep."""
+    sweep = Sweep.read(path)
+    with reading(path):
+        print(sweep_points.compared(path, sweep))
+        for table in sweep_points.to_targets(path, sweep, target) if target else ():
+            print(f"\n{table}")
+        if picture:
+            drawn = sweep_points.draw(path, sweep, picture)
+            print(f"\ncurves in {picture}" if drawn else "\nno curves: no run has started, or their metrics differ")
+    return 0
 
 
 def distinct(paths: Sequence[Path]) -> list[str]:

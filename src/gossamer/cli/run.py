@@ -32,7 +32,6 @@ from gossamer.cli.run_args import (
     verb_help,
 )
 from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
-from gossamer.core.method import Method
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.engines.control import Paused, pausing
@@ -259,25 +258,20 @@ def notices(request: Request, task: Task, rounds: int) -> Iterator[str]:
             f"--statistics {request.statistics}: the network has no static batch norms, so only the batch size of the "
             "evaluation changes"
         )
+    bare = replace(request, sets=tuple(setting for setting in request.sets if not setting.startswith(SECURE)))
     if request.secure:
-        _, changes = secure_changes(
-            make_method(replace(request, secure=None, privacy={}, sets=_without_secure(request)))
-        )
+        _, changes = secure_changes(make_method(replace(bare, secure=None, privacy={})))
         yield from (f"--secure: {change}" for change in changes)
     if request.privacy:
-        sets = _without_secure(request)
-        plain, private = (make_method(replace(request, privacy=given, sets=sets)) for given in ({}, request.privacy))
-        yield from replaced(plain, private, request.privacy["dp"])
+        before, after = (make_method(replace(bare, privacy=given)) for given in ({}, request.privacy))
+        for name in ("codec", "solver", "server", "sampler"):
+            if (old := getattr(before, name)) != (new := getattr(after, name)):
+                yield f"--dp {request.privacy['dp']}: {name}: {old} becomes {new}"
     known = {flag.name: flag for flag in flags(find_recipe(request.method), request.method)}
     if WARMUP in known:
         asked = arguments([known[WARMUP]], request.given, Mistakes()).get(WARMUP, known[WARMUP].default)
         if asked >= rounds:
             yield f"--warmup is {asked}, and the run has {count(rounds, 'round')}: no round follows the warm-up"
-
-
-def _without_secure(request: Request) -> tuple[str, ...]:
-    """Return the settings of a request that are not about secure aggregation."""
-    return tuple(setting for setting in request.sets if not setting.startswith(SECURE))
 
 
 HOPELESS = 20.0
@@ -289,18 +283,9 @@ def statement(privacy: Privacy, rounds: int) -> str:
     about = privacy.guarantee
     spent = f"epsilon {privacy.spent(rounds):.4g} after {count(rounds, 'round')}, delta {privacy.delta:.3g}"
     ends = "" if privacy.allows(rounds) else f"; the budget ends the run after round {privacy.most_rounds(0, rounds)}"
-    public = (
-        "" if privacy.secure_noise else "; the noise follows from the seed, and protects nobody: see --secure-noise"
-    )
+    seeded = "; the noise follows from the seed, and protects nobody: see --secure-noise"
+    public = "" if privacy.secure_noise else seeded
     return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}{ends}{public}"
-
-
-def replaced(before: Method, after: Method, mode: str) -> Iterator[str]:
-    """Yield a line for each part that ``--dp`` has replaced, given the method without and with noise."""
-    for name in ("codec", "solver", "server", "sampler"):
-        old, new = getattr(before, name), getattr(after, name)
-        if old != new:
-            yield f"--dp {mode}: {name}: {old} becomes {new}"
 
 
 def rate_notice(sampler: Sampler, options: Options, clients: int) -> Iterator[str]:
@@ -339,9 +324,11 @@ def write_page(path: Path, about: dict[str, Any], targets: Sequence[Target] = ()
         warn(
             f"{files}: not executed, so the page may lack classes and masks; load_run(RUN).report() in Python adds them"
         )
-    data, clients = None if "task" in named else _data_of(about), about["task"]["clients"]
+    data = None
+    with suppress(GossamerError, ModuleNotFoundError):  # it may not load any more
+        data = None if "task" in named else recorded_data(about)
     starts = lambda: None if named else _starts(path, about, data)  # noqa: E731 - called if a report needs it
-    return page.write(Folder(path, clients, data, starts), targets=targets)
+    return page.write(Folder(path, about["task"]["clients"], data, starts), targets=targets)
 
 
 def try_to_write_page(path: Path, data: Data) -> Path | None:
@@ -351,14 +338,6 @@ def try_to_write_page(path: Path, data: Data) -> Path | None:
         return page.write(Folder(path, about["task"]["clients"], data, lambda: _starts(path, about, data)))
     except Exception as error:
         print(f"gossamer: no report.html was written: {error}", file=sys.stderr)
-        return None
-
-
-def _data_of(about: dict[str, Any]) -> Data | None:
-    """Return the data of a run, or ``None`` if it cannot be loaded any more."""
-    try:
-        return recorded_data(about)
-    except (GossamerError, ModuleNotFoundError):
         return None
 
 

@@ -75,9 +75,12 @@ def _start(asked: Asked) -> int:
     found: Growth | Stability
     if capacities is not None:
         found = growth(partial(_with_capacity, request), capacities, simulation.task, **how)
+        what, swaps = "after the last round, ", found.found[0][1].swaps
     else:
         found = stability(make_method(request), simulation.task, **how)
-    print(json.dumps(found.plain(), indent=1, allow_nan=False) if terms.json else _shown(found))
+        what, swaps = "", found.swaps
+    told = f"{what}mean over {count(len(swaps), 'replaced sample')}\n\n{found}"
+    print(json.dumps(found.plain(), indent=1, allow_nan=False) if terms.json else told)
     return 0
 
 
@@ -121,9 +124,3 @@ def _capacities(request: Request) -> tuple[Any, ...]:
 def _with_capacity(request: Request, capacity: Any) -> Method:
     one = capacity if isinstance(capacity, str) else (capacity,)
     return make_method(replace(request, given={**request.given, CAPACITIES: one}))
-
-
-def _shown(found: Growth | Stability) -> str:
-    swaps = found.found[0][1].swaps if isinstance(found, Growth) else found.swaps
-    what = "after the last round, " if isinstance(found, Growth) else ""
-    return f"{what}mean over {count(len(swaps), 'replaced sample')}\n\n{found}"

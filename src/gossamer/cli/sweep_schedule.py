@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -37,7 +38,7 @@ from gossamer.runs.report.text import BLANK, count, duration
 from gossamer.runs.sweeps import ABOUT, LOCK, LOGS, Sweep, SweepRun, survivors
 
 if TYPE_CHECKING:
-    from rich.live import Live
+    pass
 
 
 STOPPED = 130
@@ -71,7 +72,13 @@ class Board:
         self.interrupted = "paused" if sweep.halving else "interrupted"
         self.states = {name: self._state(name) for name in self.standings}
         self.notes: list[str] = []
-        self._live = _live() if self.shown and sys.stderr.isatty() else None
+        self._live: Any = None
+        if self.shown and sys.stderr.isatty():
+            with suppress(ImportError):  # rich is an extra: without it, one line per run
+                from rich.console import Console
+                from rich.live import Live
+
+                self._live = Live(console=Console(stderr=True), auto_refresh=False)
 
     def __enter__(self) -> "Board":
         done = sum(state == "finished" for state in self.states.values())
@@ -109,15 +116,14 @@ class Board:
         """Read what the runs have done since, and draw the table again, once per second at most."""
         if self._live is None or (time.monotonic() < self._next and not now):
             return
+        from rich.table import Table
+        from rich.text import Text
+
         self._next = time.monotonic() + EVERY
         for name, state in self.states.items():
             if state in ("waiting", "running"):
                 self._read(name)
                 self.states[name] = self._state(name) if self.standings[name].busy else state
-        from rich.table import Table
-        from rich.text import Text
-
-        assert self._live is not None
         drawn = Table(title=self.notes[-1], title_justify="left", box=None, pad_edge=False)
         for head in ("run", "state", "round", "metric"):
             drawn.add_column(head, overflow="fold")
@@ -139,15 +145,6 @@ class Board:
 
     def _read(self, name: str) -> None:
         self.standings[name] = Standing.of(self.path / name)
-
-
-def _live() -> "Live | None":
-    try:
-        from rich.console import Console
-        from rich.live import Live
-    except ImportError:  # rich is an extra: without it, one line per run
-        return None
-    return Live(console=Console(stderr=True), auto_refresh=False)
 
 
 def work(words: list[str], path: Path, pause: int | None) -> int:
