@@ -108,20 +108,8 @@ STORES = ("clients", "models")
 FOLDERS = ("checkpoints", TENSORS, *STORES)
 """The folders of every run."""
 
-LINKLESS = (
-    *FOLDERS,
-    ABOUT,
-    METRICS,
-    CHOICE,
-    LOCK,
-    SPLIT,
-    INIT,
-    SECRET,
-    "releases.jsonl",
-    "trackers.json",
-    "tensorboard",
-    "deploy",
-)
+LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, SECRET, "releases.jsonl", "trackers.json")
+LINKLESS += ("tensorboard", "deploy")
 """What every run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 CHAIN = "chain"
@@ -204,14 +192,13 @@ def linkless(path: Path) -> Iterator[str]:
 
 def checkpoints(path: Path) -> list[int]:
     """Return the rounds that have a checkpoint, newest first; anything else in the folder is ignored."""
-    rounds = [int(name) for name in inside.names(path, "checkpoints") if re.fullmatch(r"[1-9][0-9]{0,17}", name)]
-    return sorted((number for number in rounds if _is_checkpoint(path, number)), reverse=True)
-
-
-def _is_checkpoint(path: Path, rounds: int) -> bool:
-    with suppress(RunError, OSError):
-        return bool({SERVER, MANIFEST} & set(inside.names(path, f"checkpoints/{rounds}")))
-    return False
+    found = []
+    for name in inside.names(path, "checkpoints"):
+        if re.fullmatch(r"[1-9][0-9]{0,17}", name):
+            with suppress(RunError, OSError):
+                if {SERVER, MANIFEST} & set(inside.names(path, f"checkpoints/{name}")):
+                    found.append(int(name))
+    return sorted(found, reverse=True)
 
 
 def tensor_file(digest: str) -> str:
