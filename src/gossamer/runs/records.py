@@ -108,8 +108,8 @@ STORES = ("clients", "models")
 FOLDERS = ("checkpoints", TENSORS, *STORES)
 """The folders of every run."""
 
-LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, SECRET, "releases.jsonl", "trackers.json")
-LINKLESS += ("tensorboard", "deploy")
+OWN_FILES = (ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, SECRET)
+LINKLESS = (*FOLDERS, *OWN_FILES, "releases.jsonl", "trackers.json", "tensorboard", "deploy")
 """What every run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 CHAIN = "chain"

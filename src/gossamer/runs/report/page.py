@@ -103,7 +103,7 @@ def render(
         failures=[_failure(reason, where) for reason, where in reasons(metrics)],
         lost=lost,
         anomalies=anomaly_rows(summary["anomalies"]),
-        holdings=plots.framed(caption, plots.inline(holdings_figure(split, data), TITLE)),
+        holdings=plots.framed(caption, holdings(split, data)),
         pictures=[{"title": title, "html": picture} for title, picture in pictures.items()],
         settings=[{"title": title, "facts": _facts(about[part])} for title, part in SETTINGS],
         version=about["machine"]["gossamer"],
@@ -198,6 +198,11 @@ SHAPES = 2000
 
 TITLE = "samples by client and class"
 Floats = npt.NDArray[np.float64]
+
+
+def holdings(split: "Split", data: "Data | None") -> str:
+    """Return the partition as inline SVG; without the data, only the number of samples of each client."""
+    return plots.inline(holdings_figure(split, data), TITLE)
 
 
 def holdings_figure(split: "Split", data: "Data | None") -> "Figure":
