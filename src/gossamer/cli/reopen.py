@@ -12,12 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gossamer.cli import trust, user_files
+from gossamer.cli import trust
 from gossamer.cli.build import make_task, whole_task
 from gossamer.cli.build_method import make_method
 from gossamer.cli.common import open_run, reading
 from gossamer.cli.request import Request
-from gossamer.core.errors import ConfigError, RunError
+from gossamer.core.errors import ConfigError
 from gossamer.core.fields import known_arguments
 from gossamer.core.method import Method
 from gossamer.engines.control import Callbacks, Until
@@ -158,15 +158,8 @@ def check_files(path: Path, about: dict[str, Any], trusted: bool = False) -> Non
     """Refuse a run whose user files are missing, were changed, or may not be executed (``gossamer.cli.trust``)."""
     if not about["request"]:
         return
-    digests = about["request"].get("digests", {})
-    for spec in Request.read(about["request"]).files().values():
-        file = Path(spec.rpartition(":")[0])
-        if spec not in digests or not file.is_absolute():
-            raise RunError(f"{path}/run.json names {spec} without its full path and digest: nothing is executed")
-        if not file.is_file():
-            raise ConfigError(f"{path} was started with {file}, which is missing: restore it")
-    user_files.check_unchanged(digests)
-    trust.require_trust(path, digests, trusted)
+    specs, digests = Request.read(about["request"]).files().values(), about["request"].get("digests", {})
+    trust.check_files(path, "run.json", specs, digests, trusted)
 
 
 def _method(about: dict[str, Any]) -> Method | None:

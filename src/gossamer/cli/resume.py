@@ -1,7 +1,7 @@
 """The command ``resume``."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,10 @@ def resume(words: list[str]) -> int:
     mistakes.note(*_kept([flag.word for flag in KEPT if getattr(asked, flag.name) is not None], own, about or {}))
     if strange and not mistakes.found:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")
-    control, place = (_given(asked, kinds, mistakes) for kinds in (CONTROL, PLACE))
+    typed = {name: text for name in (*CONTROL, *PLACE) if (text := getattr(asked, name)) is not None}
+    kinds = {**CONTROL, **PLACE}
+    given = {name: mistakes.attempt(value, f"--{name}", text, kinds[name]) for name, text in typed.items()}
+    control, place = ({name: given[name] for name in names if name in given} for names in (CONTROL, PLACE))
     method = mistakes.attempt(one_method, asked.method) if asked.method else None
     task = mistakes.attempt(whole_task, asked.task) if asked.task else None
     mistakes.settle()
@@ -70,12 +73,6 @@ def resume(words: list[str]) -> int:
         return deploy.resume(path, about, control)
     simulation = reopened(path, about, method, task, warn, trusted=asked.trust, place=place)
     return go(simulation, simulation.reopen(path, **control))
-
-
-def _given(asked: argparse.Namespace, kinds: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """Return the given values of some options, read by their types."""
-    texts = {name: text for name in kinds if (text := getattr(asked, name)) is not None}
-    return {name: mistakes.attempt(value, f"--{name}", text, kinds[name]) for name, text in texts.items()}
 
 
 def _kept(given: Sequence[str], strange: Sequence[str], about: dict[str, Any]) -> Iterator[str]:

@@ -336,11 +336,5 @@ def check_files(path: Path, sweep: Sweep, trusted: bool) -> None:
     """Refuse a recorded sweep whose user files are missing, were changed, or may not be executed."""
     named = [sweep.method, *(sweep.settings.get(name) for name in SPECS)]
     named += [text for name in SPECS for text in sweep.grid.get(name, ())]
-    for spec in dict.fromkeys(str(each) for each in named if each and user_files.is_file(str(each))):
-        file = Path(spec.rpartition(":")[0])
-        if spec not in sweep.digests or not file.is_absolute():
-            raise RunError(f"{path}/sweep.json names {spec} without its full path and digest: nothing is executed")
-        if not file.is_file():
-            raise ConfigError(f"{path} was started with {file}, which is missing: restore it")
-    user_files.check_unchanged(dict(sweep.digests))
-    trust.require_trust(path, sweep.digests, trusted)
+    specs = dict.fromkeys(str(each) for each in named if each and user_files.is_file(str(each)))
+    trust.check_files(path, "sweep.json", specs, sweep.digests, trusted)
