@@ -85,7 +85,7 @@ def remember(digests: Mapping[str, str]) -> None:
 
 
 def check_files(path: Path, name: str, specs: Iterable[str], digests: Mapping[str, str], trust: bool) -> None:
-    """Refuse user files that a recorded run or sweep names if they are missing, were changed, or may not be executed."""
+    """Refuse user files that a recorded run or sweep names if they are missing, changed, or may not be executed."""
     for spec in specs:
         file = Path(spec.rpartition(":")[0])
         if spec not in digests or not file.is_absolute():
