@@ -51,7 +51,7 @@ def directions(scores: Iterable[Score]) -> dict[str, str]:
 def number_in(record: Mapping[str, Any], name: str) -> float | None:
     """Return a number of a record, by its name or by the path to it; none if there is none.
 
-    >>> number({"loss": 0.5, "figures": {"masks": {"density": 0.1}}}, "figures.masks.density")
+    >>> number_in({"loss": 0.5, "figures": {"masks": {"density": 0.1}}}, "figures.masks.density")
     0.1
     """
     found: Any = record
