@@ -24,17 +24,8 @@ NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in 
 """Names of parts on the command line, by their class."""
 
 TASK = ("data", "model", "split", "clients", "statistics")
-OPTIONS: tuple[str, ...] = (
-    "per_round",
-    "seed",
-    "device",
-    "executor",
-    "precision",
-    "checkpointing",
-    "channel",
-    "schedule",
-)
-OPTIONS += ("failure_rate", "attack", "exclude_after", "validate")
+TRAINING = ("per_round", "seed", "device", "executor", "precision", "checkpointing")
+OPTIONS = (*TRAINING, "channel", "schedule", "failure_rate", "attack", "exclude_after", "validate")
 """Settings of the task and of the run that labels show."""
 
 DEFAULTS = {
