@@ -90,7 +90,7 @@ from gossamer.parts.servers import (
     TrimmedMean,
     WarmUp,
 )
-from gossamer.parts.servers.listen import Listen
+from gossamer.parts.servers.mean import Listen
 from gossamer.parts.solvers import (
     DPSGD,
     LR_SCHEDULES,
@@ -268,7 +268,7 @@ PARAMETRIZATIONS: list[Parametrization] = [Weights(), Supermask()]
 SMALLER = {"pfedme": {"steps": 4, "inner_steps": 2}}
 """Arguments that keep the runs of slow methods short."""
 
-INSIDE = {"CodecWrapper", "Plain", "StatelessSolver", "Models", "OwnModels"}
+INSIDE = {"StatelessSolver", "Models"}
 """Parts that are not configured: base classes, and wrappers that the library adds on its own."""
 
 

@@ -23,19 +23,18 @@ from gossamer.core import tree, wire
 from gossamer.core.adapter import Adapter
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
-from gossamer.core.codec import Codec, folds_decoded, memory_of
+from gossamer.core.codec import Codec, Coding, rows_of
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import Arrival, Outcome
 from gossamer.core.method import Exchange, Method
-from gossamer.core.privacy import PrivatePart
-from gossamer.core.random import Key, fold, key, seeded, uniform
+from gossamer.core.random import Key, fold, fold_each, key, seeded, uniform
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
 from gossamer.core.solver import ForwardSolver, Loss, Move, PerSampleSolver, Solver, StepKeys
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
-from gossamer.core.view import DescribedView, View, ViewMemory
+from gossamer.core.view import CHANGE, PART, View
 from gossamer.engines import simulate
 from gossamer.engines.control import Callback
 from gossamer.engines.metrics import Ledger
@@ -43,7 +42,7 @@ from gossamer.engines.result import Result
 from gossamer.methods.composition import compose
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -112,6 +111,7 @@ def check_codec(
         _check_refusals(codec, dtype)
         _check_memory(codec, dtype)
         _check_fold(codec, dtype)
+        _check_rows(codec, dtype)
     if codec.unbiased:
         _check_mean(codec, dtypes[-1])
     else:
@@ -140,34 +140,34 @@ def _ordinary(dtype: torch.dtype) -> Tensor:
 
 
 def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
-    layout, before = _layout(x), x.clone()
+    ctx, before = Coding(_layout(x), KEY), x.clone()
     try:
         with _named(codec, "encode"):
-            payload = codec.encode(x, layout, KEY)
+            payload = codec.encode(x, ctx)
     except PayloadError as error:
         if x.abs().max() > largest:
             return
         raise AssertionError(f"{codec!r} refuses a vector that it must encode: {error}") from error
     assert torch.equal(x, before), f"{codec!r}.encode changed its input"
-    again = codec.encode(x, layout, KEY)
+    again = codec.encode(x, ctx)
     sent = _over_the_wire(payload)
     assert _same(sent, payload), f"{codec!r}: serialization changed the payload"
     assert _same(again, payload), f"{codec!r}.encode returns a different payload for the same key"
     strided = torch.stack([x, x + 1], 1)[:, 0]
-    assert _same(codec.encode(strided, layout, KEY), payload), f"{codec!r} encodes a strided vector differently"
-    decoded = _own(codec, sent, layout)
+    assert _same(codec.encode(strided, ctx), payload), f"{codec!r} encodes a strided vector differently"
+    decoded = _own(codec, sent, ctx)
     assert decoded.shape == x.shape, f"{codec!r} decoded {tuple(decoded.shape)}, expected {tuple(x.shape)}"
     assert decoded.dtype == x.dtype, f"{codec!r} decoded {decoded.dtype} from a vector of {x.dtype}"
     assert torch.isfinite(decoded).all(), f"{codec!r} decoded non-finite values from {x}"
-    assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode is not deterministic"
+    assert torch.equal(decoded, codec.decode(sent, ctx)), f"{codec!r}.decode is not deterministic"
     if codec.exact and torch.cuda.is_available():
         _check_gpu(codec, x, payload, decoded)
 
 
-def _own(codec: Codec, payload: Payload, layout: Layout) -> Tensor:
+def _own(codec: Codec, payload: Payload, ctx: Coding) -> Tensor:
     try:
         with _named(codec, "decode"):
-            return codec.decode(payload, layout, KEY)
+            return codec.decode(payload, ctx)
     except PayloadError as error:
         raise AssertionError(f"{codec!r}.decode refuses a payload of encode: {error}") from error
 
@@ -182,12 +182,12 @@ def _same(a: Payload, b: Payload) -> bool:
 
 def _check_gpu(codec: Codec, x: Tensor, payload: Payload, decoded: Tensor) -> None:
     """Check that bytes and decoded values do not depend on the device."""
-    layout = _layout(x)
-    there = codec.encode(x.cuda(), layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    there = codec.encode(x.cuda(), ctx)
     assert _same(_over_the_wire(there), payload), (
         f"{codec!r} encodes differently on a GPU: fix it, or set exact = False"
     )
-    back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, layout, KEY)
+    back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, ctx)
     assert torch.equal(back.cpu(), decoded), f"{codec!r} decodes differently on a GPU: fix it, or set exact = False"
 
 
@@ -198,12 +198,11 @@ def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
     most visible.
     """
     x = uniform(fold(KEY, "mean"), 48, dtype=torch.float64).to(dtype) * 2 - 1
-    layout = _layout(x)
-    keys = [fold(KEY, draw) for draw in range(300)]
-    decoded = torch.stack([codec.decode(codec.encode(x, layout, k), layout, k) for k in keys]).double()
+    each = [Coding(_layout(x), fold(KEY, draw)) for draw in range(300)]
+    decoded = torch.stack([codec.decode(codec.encode(x, ctx), ctx) for ctx in each]).double()
     for errors in (decoded - x.double(), (decoded - x.double()) @ x.double().view(-1, 1) / x.double().square().sum()):
         off = errors.mean(0).square().mean().sqrt()
-        scatter = (errors.var(0).mean() / len(keys)).sqrt()
+        scatter = (errors.var(0).mean() / len(each)).sqrt()
         assert off <= 4 * scatter + 1e-6, (
             f"{codec!r} declares itself unbiased, but its bias is {off:.2g}, with a standard error of {scatter:.2g}"
         )
@@ -220,9 +219,9 @@ def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
     for draw in range(48):
         at = fold(KEY, "direction", draw)
         x = (size * (uniform(fold(at, "x"), 257, dtype=torch.float64) * 2 - 1)).to(dtype)
-        layout = _layout(x)
-        once = codec.decode(codec.encode(x, layout, at), layout, at)
-        twice = codec.decode(codec.encode(once, layout, at), layout, at)
+        ctx = Coding(_layout(x), at)
+        once = codec.decode(codec.encode(x, ctx), ctx)
+        twice = codec.decode(codec.encode(once, ctx), ctx)
         cosines.append(float(once @ x / (once.norm() * x.norm()).clamp(min=1e-30)))
         ratios.append(float(twice.norm() / once.norm().clamp(min=1e-30)))
         lengths.append(float(once @ x / (x @ x)))
@@ -238,28 +237,30 @@ def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
 def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
     """Check that incomplete payloads are refused, and that altered ones are refused or decode to finite values."""
     x = _ordinary(dtype)
-    layout = _layout(x)
-    payload = codec.encode(x, layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    payload = codec.encode(x, ctx)
     for name in payload:
-        assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, layout), (
+        assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, ctx), (
             f"{codec!r}.decode accepts a payload without {name!r}: read it with gossamer.core.wire.expect"
         )
     for altered in _altered(payload):
-        _decodes(codec, _over_the_wire(altered), layout)
+        _decodes(codec, _over_the_wire(altered), ctx)
     for bad in (torch.nan, torch.inf, -torch.inf):
         poisoned = x.clone()
         poisoned[3] = bad
         with contextlib.suppress(PayloadError):
-            _decodes(codec, codec.encode(poisoned, layout, KEY), layout)
+            _decodes(codec, codec.encode(poisoned, ctx), ctx)
 
 
-def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
+def _decodes(codec: Codec, payload: Payload, ctx: Coding) -> bool:
     try:
         with _named(codec, "decode"):
-            decoded = codec.decode(payload, layout, KEY)
+            decoded = codec.decode(payload, ctx)
     except PayloadError:
         return False
-    assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
+    assert decoded.shape == (ctx.layout.size,), (
+        f"{codec!r} decoded {tuple(decoded.shape)}, expected {ctx.layout.size} entries"
+    )
     assert torch.isfinite(decoded).all(), (
         f"{codec!r} decoded non-finite values from an altered payload: check them with gossamer.core.wire.finite"
     )
@@ -294,18 +295,22 @@ def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
     """Check that a codec's client state is a nested dict of tensors and can be stored between rounds."""
     x = _ordinary(dtype)
     layout = _layout(x)
-    memory = memory_of(codec)
-    state = memory.init(layout)
+    memory = codec.init(layout)
     for number, delivered in enumerate((True, False, True)):
-        at = fold(KEY, number)
+        ctx = Coding(layout, fold(KEY, number), client=number)
         with _named(codec, "encode_with"):
-            payload, kept = memory.encode_with(x, layout, state, at)
-            again, _ = memory.encode_with(x, layout, tree.unflatten(tree.flatten(state)) or state, at)
+            payload, kept = codec.encode_with(x, memory, ctx)
+            again, _ = codec.encode_with(x, tree.unflatten(tree.flatten(memory)) or memory, ctx)
         assert _same(payload, again), f"{codec!r} encodes differently after its state was stored and read back"
-        assert codec.decode(_over_the_wire(payload), layout, at).shape == x.shape
+        assert codec.decode(_over_the_wire(payload), Coding(layout, ctx.key)).shape == x.shape
         with _named(codec, "settle"):
-            state = memory.settle(kept, delivered)
-        _check_tensors(codec, state)
+            memory = codec.settle(kept, delivered)
+        with _named(codec, "skipped"):
+            skipped = codec.skipped(memory)
+        _check_tensors(codec, memory)
+        assert tree.flatten(skipped).keys() == tree.flatten(kept).keys(), (
+            f"{codec!r}.skipped must have the keys of the state that encode_with returns: {sorted(tree.flatten(kept))}"
+        )
 
 
 def _check_tensors(part: object, state: State) -> None:
@@ -316,26 +321,68 @@ def _check_tensors(part: object, state: State) -> None:
 def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
     """Check that ``fold`` and ``fold_into`` add the decoded vector times its weight, also to a sum in pieces."""
     x = _ordinary(dtype)
-    layout = _layout(x)
-    payload = codec.encode(x, layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    payload = codec.encode(x, ctx)
     acc = torch.ones_like(x)
     with _named(codec, "fold"):
-        codec.fold(acc, payload, layout, KEY, 0.5)
-    wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
+        codec.fold(acc, payload, ctx, 0.5)
+    wanted = 1 + codec.decode(payload, ctx) * 0.5
     assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold does not add the decoded vector times the weight 0.5"
     )
     acc = torch.ones_like(x)
-    codec.fold(acc, payload, layout, KEY, 1 / 3)
-    assert not folds_decoded(codec) or torch.equal(acc, 1 + codec.decode(payload, layout, KEY) * (1 / 3)), (
+    codec.fold(acc, payload, ctx, 1 / 3)
+    assert not codec.folds_decoded or torch.equal(acc, 1 + codec.decode(payload, ctx) * (1 / 3)), (
         f"{codec!r}.fold rounds in another way than the sum with the decoded vector: folds_decoded must be False"
     )
     pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
     with _named(codec, "fold_into"):
-        codec.fold_into(payload, layout, KEY, 0.5, acc)(pieces)
+        codec.fold_into(payload, ctx, 0.5, acc)(pieces)
     assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold_into does not add the same as fold"
     )
+
+
+def _check_rows(codec: Codec, dtype: torch.dtype) -> None:
+    """Check that three rows at once have the arrays and values of the three rows one by one."""
+    rows = torch.stack([_ordinary(dtype), _ordinary(dtype).flip(0), torch.zeros_like(_ordinary(dtype))])
+    own, shared, clients = fold_each(KEY, "row", range(3)), fold(KEY, "row"), (4, 0, 2)
+    group = Coding(_layout(rows[0]), shared if codec.common else own, client=clients)
+    with _named(codec, "encode, with three rows at once,"):
+        found = codec.encode(rows, group)
+    each = [codec.encode(row, group.row(number)) for number, row in enumerate(rows)]
+    made = rows_of(found) or [{}] * len(rows)
+    assert all(map(_same, made, each)), (
+        f"{codec!r}.encode gives other arrays for three rows at once than for each of them: write it over the last "
+        "dimension, or use gossamer.core.codec.each_row"
+    )
+    known = replace(group, client=None)
+    for member, method in (("decode", codec.decode), ("to_sum", codec.to_sum)):
+        with _named(codec, f"{member}, with three rows at once,"):
+            values = method(found, known)
+        alone = torch.stack([method(sent, known.row(number)) for number, sent in enumerate(each)])
+        assert torch.equal(values, alone), f"{codec!r}.{member} gives other values for three rows at once than for each"
+    states = []
+    for number, row in enumerate(rows):
+        _, kept = codec.encode_with(row, codec.init(group.layout), group.row(number))
+        states.append(codec.settle(kept, delivered=number == 1))
+    memory = _stacked(states)
+    with _named(codec, "encode_with, with three rows at once,"):
+        found, after = codec.encode_with(rows, memory, group)
+    again = [codec.encode_with(row, states[number], group.row(number)) for number, row in enumerate(rows)]
+    made = rows_of(found) or [{}] * len(rows)
+    assert all(_same(one, payload) for one, (payload, _) in zip(made, again, strict=True)), (
+        f"{codec!r}.encode_with gives other arrays for three rows at once than for each"
+    )
+    assert _same_state(after, _stacked([kept for _, kept in again])), (
+        f"{codec!r}.encode_with gives another state for three rows at once than for each"
+    )
+
+
+def _stacked(states: Sequence[State]) -> State:
+    """Return the states of a group: their tensors as rows."""
+    flat = [tree.flatten(state) for state in states]
+    return tree.unflatten({name: torch.stack([each[name] for each in flat]) for name in flat[0]})
 
 
 # Views, solvers, servers, channels.
@@ -368,13 +415,13 @@ def check_view(view: View, task: Task | None = None) -> None:
     if view.predictable:
         blank = view.part({name: torch.zeros_like(tensor) for name, tensor in like.items()}, CLOCK, KEY)
         assert _same_part(blank, part, like), f"{view!r} is not predictable: its part depends on the model's values"
-    if isinstance(view, DescribedView) and not part.whole:
+    if view.section == PART and not part.whole:
         _check_described_view(view, part, like)
-    if isinstance(view, ViewMemory):
+    if view.section == CHANGE:
         _check_view_memory(view, like)
 
 
-def _check_described_view(view: DescribedView, part: Part, like: Params) -> None:
+def _check_described_view(view: View, part: Part, like: Params) -> None:
     """Check that ``restore`` on the client gives the part that the server described, and survives altered arrays."""
     outline = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
     with _named(view, "describe"):
@@ -387,7 +434,7 @@ def _check_described_view(view: DescribedView, part: Part, like: Params) -> None
             view.restore(_over_the_wire(altered), outline).layout(like)
 
 
-def _check_view_memory(view: ViewMemory, like: Params) -> None:
+def _check_view_memory(view: View, like: Params) -> None:
     """Check that ``follow`` on the server gives the same state as ``revise`` on the client, round after round."""
     with _named(view, "first"):
         memory = view.first(CLOCK.client)
@@ -583,7 +630,7 @@ def check_server(
 ) -> None:
     """Check that a server keeps the model without arrivals, never changes its input state, and returns tensors.
 
-    A ``PrivatePart`` must add noise to the model instead, with or without arrivals.
+    A ``private`` server must add noise to the model instead, with or without arrivals.
 
     Args:
         server: the server to check
@@ -614,21 +661,19 @@ def check_server(
     with _named(server, "finish"):
         still = server.finish(state, nothing, CLOCK)
     models = server.download(still, found.home(0)).models
-    kept, noisy = all(map(_same, map(_flat, models), map(_flat, down.models))), isinstance(server, PrivatePart)
+    kept, noisy = all(map(_same, map(_flat, models), map(_flat, down.models))), server.private
     assert kept or noisy, f"{server!r} changes the model without arrivals"
     assert not (kept and noisy), f"{server!r} adds no noise without arrivals, which reveals that there are none"
-    if found.measured is not None:
-        with _named(server, "measure, of a round without arrivals,"):
-            Ledger().measure(found.measured.measure(still, nothing))
+    with _named(server, "measure, of a round without arrivals,"):
+        Ledger().measure(server.measure(still, nothing))
     for client in cohort:
         with _named(server, "fold"):
             acc = server.fold(acc, _arrival(found, client, params))
     with _named(server, "finish"):
         after = server.finish(state, acc, CLOCK)
     assert _same_state(state, before), f"{server!r} changed the state, which is read-only"
-    if found.measured is not None:
-        with _named(server, "measure"):
-            Ledger().measure(found.measured.measure(after, acc))
+    with _named(server, "measure"):
+        Ledger().measure(server.measure(after, acc))
     _check_tensors(server, after)
     with _named(server, "download, of a stored state,"):
         (first, *_), _ = server.download(tree.unflatten(tree.flatten(after)), found.home(0))
@@ -647,9 +692,9 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
         acc.add_(vector * weight)
 
     def from_sum(mean: Tensor) -> Tensor:
-        return found.sums.from_sum(mean, layout, KEY) if found.carried else mean
+        return found.codec.from_sum(mean, Coding(layout, KEY)) if found.carried else mean
 
-    coded = vector.new_ones(found.sums.sum_size(layout)) if found.carried else vector
+    coded = vector.new_ones(found.codec.sum_size(layout)) if found.carried else vector
     owner = found.home(client).owner
     whole = (client, Part(), layout, 10.0, add, sections, params, owner)
     return Arrival(*whole, batches=3.0, to_sum=lambda: coded, from_sum=from_sum)

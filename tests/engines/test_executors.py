@@ -45,7 +45,7 @@ from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
 from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import read_about
-from gossamer.tasks.data.augment import CropFlip
+from gossamer.tasks.data.samples import CropFlip
 from gossamer.tasks.nets import build
 from gossamer.testing import tiny_task
 from helpers.random_nets import RANDOM_NETS

@@ -21,12 +21,13 @@ from gossamer import (
     hiso,
     simulate,
 )
+from gossamer.core.codec import Coding
 from gossamer.core.jobs import own_key, round_key
 from gossamer.core.random import directions, fold, key, tensor
 from gossamer.core.random.directions import DirectionKind, direction
 from gossamer.core.types import Clock, Params
 from gossamer.parts.attacks import ATTACKS
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 
@@ -177,7 +178,7 @@ def test_untrusted_scalars_are_refused(payload: dict[str, Tensor], text: str) ->
     bound = seeds(ZerothOrder(10.0, 1, 2)).bind(Objective(tiny_task(), "cpu", key(0))).training
     layout = Objective(tiny_task(), "cpu", key(0)).layout
     with pytest.raises(PayloadError, match=text):
-        bound.codec.decode(payload, layout, key(1))
+        bound.codec.decode(payload, Coding(layout, key(1)))
 
 
 def test_attacks_on_updates_are_refused() -> None:

@@ -27,7 +27,7 @@ from gossamer import (
     scaffold,
     simulate,
 )
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import key
 from gossamer.methods.private import MODES
 from gossamer.parts.privacy.accounting import gaussian
@@ -189,8 +189,12 @@ def test_the_sampler_decides_which_statement_holds(sampler: Any, relation: str, 
 
 
 @dataclass(frozen=True)
-class NoisyDense(Dense, PrivatePart):
+class NoisyDense(Dense):
     """A codec that claims to add noise."""
+
+    @property
+    def private(self) -> bool:
+        return True
 
     def guarantee(self, participation: Participation) -> Guarantee:
         return from_renyi(lambda order: order, participation, "noise of clients", "everybody")

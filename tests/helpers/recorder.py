@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from gossamer import Lossy, Method, Options, Task, Wireless, methods
 from gossamer.core import tree, wire
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import State
@@ -51,7 +50,7 @@ Digests = dict[str, str]
 
 def task_for(method: Method, labels: str = "dirichlet:1") -> Task:
     """The task, without running statistics for servers and solvers that refuse them."""
-    refused = isinstance(method.server, PrivatePart) or isinstance(method.solver, ForwardSolver)
+    refused = method.server.private or isinstance(method.solver, ForwardSolver)
     return task(labels, partial(nn.GroupNorm, 2) if refused else nn.BatchNorm2d)
 
 

@@ -23,12 +23,12 @@ from gossamer.core.specs import parse
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
+from gossamer.tasks.batch_norms import STATISTICS
 from gossamer.tasks.data.datasets import DATASETS, load
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data
 from gossamer.tasks.nets import build, check_name
-from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import Task, deal, task_at
 
 T = TypeVar("T")

@@ -25,13 +25,12 @@ from gossamer.cli.flags import (
 )
 from gossamer.cli.request import Request
 from gossamer.core.adapter import Adapter
-from gossamer.core.codec import CarryCodec, Codec
+from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
 from gossamer.core.method import Method
 from gossamer.core.parametrization import Weights
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
@@ -52,8 +51,7 @@ from gossamer.parts.privacy.parts import usual_delta
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.secure import PROTOCOLS
 from gossamer.parts.servers.robust import PLAIN, RULES
-from gossamer.parts.servers.robust.rule import Rule
-from gossamer.parts.servers.robust.server import Robust
+from gossamer.parts.servers.robust.server import Robust, Rule
 from gossamer.parts.solvers import SOLVERS
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
@@ -146,7 +144,7 @@ def _unused(
 
 def _names(part: Any) -> set[str]:
     """Return the names of the fields of a part, and of the parts in it."""
-    return {field.name for each in (part, *parts(part)) if is_dataclass(each) for field in fields(each)}
+    return {field.name for each in (part, *parts(part)) if is_dataclass(each) for field in fields(each) if field.init}
 
 
 def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> Method:
@@ -161,7 +159,7 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
         mistakes.note(f"{' and '.join(map(flag_word, silent))}: {request.method} sends nothing")
     if found.get("codec") and method.parametrization != Weights():
         mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
-    if found.get("codec") and isinstance(method.codec, CarryCodec):
+    if found.get("codec") and method.codec.takes_carry(method.solver):
         mistakes.note(f"--codec: {request.method} sends scalars of its solver, which have their own codec")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can encode a small update, not a model")
@@ -180,7 +178,7 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
     mistakes.settle()
     for name, part in found.items():
         # A codec applies to the weights alone, unless it takes the whole model, or its noise must protect all of it.
-        if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)):
+        if isinstance(part, Codec) and not (isinstance(part, (Dense, OnWeights)) or part.private):
             found[name] = OnWeights(part)
     return method.with_parts(**{name: part for name, part in found.items() if part})
 

@@ -13,11 +13,11 @@ from gossamer.core.random import key
 from gossamer.core.specs import usage
 from gossamer.fleet.capacity import SHARES
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.width_slice import tried
+from gossamer.parts.views.sliced import tried
 from gossamer.runs.report import text
 from gossamer.tasks.data.datasets import DATASETS
 from gossamer.tasks.data.partitioners import SPLITS
-from gossamer.tasks.data.picture import draw, table
+from gossamer.tasks.data.splits import draw, table
 from gossamer.tasks.nets import NETS
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import Widths

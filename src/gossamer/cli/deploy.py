@@ -33,7 +33,7 @@ from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.warm_start import Init
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.schedules import SCHEDULES
-from gossamer.parts.servers.mean import Mean
+from gossamer.parts.servers.mean import WeightedMean
 from gossamer.parts.servers.robust import PLAIN
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import INIT, read_metrics
@@ -88,7 +88,7 @@ def _why_unclipped(request: Request, method: Method, cohort: int) -> str:
         return "--dp central clips them"
     if cohort < FEWEST:
         return f"it needs rounds with at least {FEWEST} clients, and a round has {cohort}"
-    if not isinstance(server, Mean) or not server.takes_any_mean():
+    if not (isinstance(server, WeightedMean) and server.takes_any_mean):
         return f"{request.method} does not aggregate them by a plain mean"
     if isinstance(down, Delta) and down.codec is None:
         return "with --down delta, clients repeat the aggregation"

@@ -12,8 +12,7 @@ from gossamer.cli.flags import value
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, Mistakes, require
 from gossamer.core.specs import unknown
-from gossamer.fleet.converters import read_fedscale, read_fedscale_capacity, read_flash
-from gossamer.fleet.converters.fedscale_capacity import SAMPLE_FLOPS
+from gossamer.fleet.converters import SAMPLE_FLOPS, read_fedscale, read_fedscale_capacity, read_flash
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.presets import PRESETS
 from gossamer.fleet.summary import FleetSummary, histogram, summarise

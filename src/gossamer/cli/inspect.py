@@ -245,7 +245,7 @@ def _described(name: str) -> Iterator[str]:
 
 def _paper_costs(path: Path, about: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> str:
     """Return a table of the costs of a run next to those that the paper of its method counts, and the paper's rules."""
-    from gossamer.analysis.theory.paper_costs import count_of, paper_costs
+    from gossamer.analysis.theory.costs import count_of, paper_costs
     from gossamer.cli.reopen import rebuild
     from gossamer.cli.request import Request
 

@@ -19,7 +19,7 @@ from gossamer.core.privacy import SEED, SYSTEM, Guarantee, Participation, Sampli
 from gossamer.core.random import key
 from gossamer.engines.options import Options
 from gossamer.engines.privacy import privacy_of
-from gossamer.parts.codecs.private.bound import honest, of_share
+from gossamer.parts.codecs.private import honest, of_share
 from gossamer.parts.privacy.accounting import ANYBODY, Accountant, SampledGaussian, dp_sgd, gaussian
 from gossamer.parts.privacy.calibration import calibrate
 from gossamer.parts.privacy.composition import BASIC, Spent, Total, common_relation, composed

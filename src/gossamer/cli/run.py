@@ -34,6 +34,7 @@ from gossamer.cli.run_args import (
 from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
+from gossamer.core.view import CHANGE
 from gossamer.engines.control import Paused, pausing
 from gossamer.engines.options import Options
 from gossamer.engines.privacy import Privacy
@@ -51,10 +52,10 @@ from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.targets import Target
 from gossamer.runs.report.text import count, screen
 from gossamer.runs.trackers import Tracking
+from gossamer.tasks.batch_norms import static_norms
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.static_norms import static_norms
 from gossamer.tasks.task import Task
 
 
@@ -352,7 +353,7 @@ def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | No
         named = (data, request.model, request.split or data.split, split, request.statistics)
         task = whole_task(request.task) if request.task else Task.of_data(*named)
         objective = Objective(task.adapted(method.adapter), "cpu", key(seed))
-        view = method.bind(objective).training.view_memory
+        view = method.bind(objective).training.view
     except (GossamerError, ModuleNotFoundError):
         return None
-    return view.first if view is not None and method.describe() == about["method"] else None
+    return view.first if view.section == CHANGE and method.describe() == about["method"] else None

@@ -203,7 +203,7 @@ class Context:
 
 
 class LocalTrainingInfo(Protocol):
-    """Results of a client's local training, for ``Solver.end`` and ``ViewMemory.revise``.
+    """Results of a client's local training, for ``Solver.end`` and ``View.revise``.
 
     The methods compute their result when called. Their FLOPs are counted as work of the client.
     """
@@ -259,7 +259,7 @@ class Arrival:
         choice: which of several models the client trained
         version: the version of the model
         batches: the number of batches in one epoch
-        to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Summing``
+        to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Codec.to_sum``
         from_sum: ``from_sum(mean)`` decodes a mean of such vectors
         payload: the encoded update
         staleness: the number of aggregations between the start of training and that of this update

@@ -24,7 +24,6 @@ from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Network
 from gossamer.core.interface import check_part
 from gossamer.core.parametrization import Parametrization, Weights
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.sampler import Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
@@ -120,7 +119,7 @@ class Method:
             raise ConfigError(
                 "Method.exchanges must be a tuple of Exchange: write compose(view, solver, codec, server, ...) for one"
             )
-        private = any(isinstance(each.server, PrivatePart) for each in self.exchanges)
+        private = any(each.server.private for each in self.exchanges)
         require(
             (len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"),
             (

@@ -230,7 +230,7 @@ class ForwardSolver(Solver):
 
     An engine calls ``advance`` in place of ``step``. The client's change is a sum of random directions
     (``gossamer.core.random.directions``), and ``carry["scalars"]`` has one number per direction, from which a
-    ``CarryCodec`` makes the upload.
+    codec makes the upload.
     """
 
     def bind(self: T, context: Context) -> T:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import StraightThrough
+from gossamer.core.codec import Codec
 from gossamer.core.delivery import Delivery, delivery
 from gossamer.core.devices import number, to_device
 from gossamer.core.errors import ConfigError, GossamerError
@@ -29,7 +29,7 @@ from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
 from gossamer.engines.adversary import Adversary, withheld
 from gossamer.methods.composition import compose
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.lazy import LazySamples, Request
 from gossamer.tasks.data.nests import Nest
@@ -233,7 +233,7 @@ class Client:
         start = {**job.start, **self.objective.local()}
         exchange, device = self.exchange, self.objective.device
         carry = exchange.solver.begin(start, job.sections, exchange.solver_state(job), steps)
-        codec = exchange.upload_surrogate(job).surrogate_context(job.layout, steps, job.codec_key, device)
+        codec = exchange.codec.surrogate_context(exchange.coding(job), steps, device)
         parametrization = (
             self.method.parametrization.context(job.part.take(self.built), fold(job.key, "form"))
             if self.parametrized
@@ -436,11 +436,11 @@ def sent_params(
     """Return the tensors of the forward pass: the client's, or what a straight-through estimator makes of them."""
     if not context["codec"]:
         return params
-    return surrogate_params(client.exchange.surrogate, trained, start, params, context, carry["step_index"])
+    return surrogate_params(client.exchange.codec, trained, start, params, context, carry["step_index"])
 
 
 def surrogate_params(
-    codec: StraightThrough, trained: Sequence[str], start: Params, params: Params, context: State, step_index: Tensor
+    codec: Codec, trained: Sequence[str], start: Params, params: Params, context: State, step_index: Tensor
 ) -> Params:
     """Return the tensors of the forward pass of a straight-through estimator: start plus encoded change."""
     change = subtract(params, {name: start[name] for name in trained})

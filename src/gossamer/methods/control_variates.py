@@ -19,7 +19,7 @@ all clients, to c. If an upload is lost, the client keeps c_k, so c stays the me
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, Self, Unpack
 
 import torch
 
@@ -32,9 +32,9 @@ from gossamer.core.types import Clock, Params, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.mean import Mean, Sum
+from gossamer.parts.servers.mean import Sum, WeightedMean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["Scaffold", "ScaffoldSGD", "scaffold"]
 
@@ -118,25 +118,24 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Scaffold(Mean):
-    """Weighted mean of client updates, with the mean of all clients' control variates in the download."""
+class Scaffold(WeightedMean):
+    """Weighted mean of client updates, with the mean of all clients' control variates in the download.
+
+    Args:
+        clients: the number of clients
+        trained: the names of the trained tensors
+    """
 
     sections: ClassVar[tuple[Section, ...]] = (Section("control", "model"),)
 
-    def bind(self, context: Context) -> "BoundScaffold":
+    clients: int = field(default=0, init=False, repr=False, compare=False)
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def bind(self, context: Context) -> Self:
         """Return the server for these clients and trained tensors. Refuse a solver without control variates."""
         if "control_change" not in {section.name for section in context.exchange.solver.sections}:
             raise ConfigError("Scaffold needs clients with control variates: use ScaffoldSGD()")
-        bound = super().bind(context)
-        return BoundScaffold(**vars(bound), clients=context.clients, trained=context.trained)
-
-
-@dataclass(frozen=True)
-class BoundScaffold(Scaffold):
-    """``Scaffold`` with the number of clients and the names of the trained tensors."""
-
-    clients: int = field(kw_only=True)
-    trained: tuple[str, ...] = field(kw_only=True)
+        return super().bind(context).filled(clients=context.clients, trained=context.trained)
 
     def init(self, params: Params) -> State:
         """Return the model and a control variate of 0."""
@@ -146,18 +145,18 @@ class BoundScaffold(Scaffold):
         """Return the model and the control variate."""
         return Download((state["params"],), {"control": state["control"]})
 
-    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sums:  # type: ignore[override]
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sums:
         """Return empty sums."""
         return Sums(self.empty(state["params"]), {n: torch.zeros_like(c) for n, c in state["control"].items()})
 
-    def fold(self, acc: Sums, arrival: Arrival) -> Sums:  # type: ignore[override]
+    def fold(self, acc: Sums, arrival: Arrival) -> Sums:
         """Add one client's update, multiplied by its weight, and the update of its control variate."""
         # The model update comes first: it raises if it cannot be decoded, and then nothing was added.
-        self.add(acc.changes, arrival, self.weigh(arrival))
+        acc.changes.add(arrival, self.weigh(arrival))
         arrival.part.add(acc.controls, arrival.sections["control_change"], 1.0)
         return acc
 
-    def finish(self, state: State, acc: Sums, clock: Clock) -> State:  # type: ignore[override]
+    def finish(self, state: State, acc: Sums, clock: Clock) -> State:
         """Update the model and the control variate. Running statistics are averaged, without ``server_lr``."""
         if acc.changes.weight == 0:
             return state

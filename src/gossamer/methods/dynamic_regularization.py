@@ -15,7 +15,7 @@ Its next h_k is h_k - alpha (v - w), which is the gradient of F_k at an exact mi
 
 import math
 from dataclasses import dataclass, field
-from typing import Unpack
+from typing import Self, Unpack
 
 import torch
 
@@ -28,9 +28,9 @@ from gossamer.core.types import Clock, Params, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Training, recipe
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.mean import Mean, Sum
+from gossamer.parts.servers.mean import Sum, WeightedMean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["FedDyn", "FedDynSGD", "feddyn"]
 
@@ -79,17 +79,21 @@ class FedDynSGD(SolverMemory, SGD):
 
 
 @dataclass(frozen=True)
-class FedDyn(Mean):
+class FedDyn(WeightedMean):
     """Mean of client updates, corrected by the mean h of all clients' gradients.
 
     Args:
         weights: client weights; must be uniform
         over: denominator of the mean; must be cohort
         alpha: strength of the dynamic regularization, the same as in the solver
+        clients: the number of clients
+        trained: the names of the trained tensors
     """
 
     weights: str = "uniform"  # type: ignore[assignment]
     alpha: float = 0.1
+    clients: int = field(default=0, init=False, repr=False, compare=False)
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,20 +104,12 @@ class FedDyn(Mean):
             self.fixed_rate(),
         )
 
-    def bind(self, context: Context) -> "BoundFedDyn":
+    def bind(self, context: Context) -> Self:
         """Return the server for these clients and trained tensors. Refuse a solver with another alpha."""
         solver = context.exchange.solver
         if not isinstance(solver, FedDynSGD) or solver.proximal != self.alpha:
             raise ConfigError(f"FedDyn needs clients with the same alpha: use FedDynSGD(proximal={self.alpha})")
-        return BoundFedDyn(**vars(self), clients=context.clients, trained=context.trained)
-
-
-@dataclass(frozen=True)
-class BoundFedDyn(FedDyn):
-    """``FedDyn`` with the number of clients and the names of the trained tensors."""
-
-    clients: int = field(kw_only=True)
-    trained: tuple[str, ...] = field(kw_only=True)
+        return self.filled(clients=context.clients, trained=context.trained)
 
     def init(self, params: Params) -> State:
         """Return the model and h = 0."""

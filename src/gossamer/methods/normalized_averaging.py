@@ -14,7 +14,7 @@ If all clients take the same number of steps, this is FedAvg.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Unpack
+from typing import ClassVar, Self, Unpack
 
 import torch
 
@@ -27,9 +27,9 @@ from gossamer.core.types import Clock, Params, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.mean import Mean, Sum
+from gossamer.parts.servers.mean import Sum, WeightedMean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["FedNova", "FedNovaSGD", "fednova"]
 
@@ -69,35 +69,31 @@ class Normalised:
 
 
 @dataclass(frozen=True)
-class FedNova(Mean):
+class FedNova(WeightedMean):
     """Weighted mean of normalized updates, multiplied by the mean length.
 
     Args:
         over: denominator of the mean; must be cohort
+        trained: the names of the trained tensors; running statistics are averaged without normalization
     """
+
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require((self.over == "cohort", wrong(self, "over", "must be cohort")), self.fixed_rate())
 
-    def bind(self, context: Context) -> "BoundFedNova":
+    def bind(self, context: Context) -> Self:
         """Return the server with the names of the trained tensors. Refuse a solver that does not send its length."""
         if "length" not in {section.name for section in context.exchange.solver.sections}:
             raise ConfigError("FedNova needs clients that send the length of their updates: use FedNovaSGD()")
-        return BoundFedNova(**vars(super().bind(context)), trained=context.trained)
+        return super().bind(context).filled(trained=context.trained)
 
-
-@dataclass(frozen=True)
-class BoundFedNova(FedNova):
-    """``FedNova`` with the names of the trained tensors. Running statistics are averaged without normalization."""
-
-    trained: tuple[str, ...] = field(kw_only=True)
-
-    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Normalised:  # type: ignore[override]
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Normalised:
         """Return empty sums."""
         return Normalised(self.empty(state["params"]))
 
-    def fold(self, acc: Normalised, arrival: Arrival) -> Normalised:  # type: ignore[override]
+    def fold(self, acc: Normalised, arrival: Arrival) -> Normalised:
         """Add one client's update, divided by its length."""
         length, weight = arrival.sections["length"], self.weigh(arrival)
         if length < 1:
@@ -110,7 +106,7 @@ class BoundFedNova(FedNova):
         acc.lengths += weight * length
         return acc
 
-    def finish(self, state: State, acc: Normalised, clock: Clock) -> State:  # type: ignore[override]
+    def finish(self, state: State, acc: Normalised, clock: Clock) -> State:
         """Add the mean of normalized updates, multiplied by the mean length, to the model."""
         weight = acc.changes.weight
         if weight == 0:

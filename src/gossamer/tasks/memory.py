@@ -38,12 +38,11 @@ from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
 from gossamer.core.solver import ForwardSolver, Move, PerSampleSolver, Solver
 from gossamer.core.types import Params
-from gossamer.tasks.allocations import Allocations
 from gossamer.tasks.checkpointing import repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.data.samples import Batch, Samples
-from gossamer.tasks.modes import plain_kernels
+from gossamer.tasks.data.samples import AnySamples, Batch
+from gossamer.tasks.operations import Allocations, plain_kernels
 from gossamer.tasks.precision import FLOAT32, Precision, on_cpu
 
 MANY = 2**30
@@ -82,7 +81,7 @@ class Trainable(Protocol):
 
     trained: list[str]
     averaged: list[str]
-    samples: Samples
+    samples: AnySamples
     checkpointing: bool
 
     def on_cpu(self) -> "Trainable":

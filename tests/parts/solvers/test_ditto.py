@@ -39,7 +39,7 @@ from gossamer.core.types import Clock, Params
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.views import View
-from gossamer.tasks.data.augment import CropFlip
+from gossamer.tasks.data.samples import CropFlip
 from gossamer.tasks.memory import solver_copies
 from gossamer.testing import check_method, check_solver, tiny_task
 from helpers.compare import assert_close, same

@@ -26,9 +26,9 @@ from gossamer.engines.run import Stage
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers.dp_sgd import BoundDPSGD
 from gossamer.tasks.memory import client_memory
-from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
+from gossamer.tasks.operations import FlopCounter
 from gossamer.tasks.random_layers import Numbers
 from gossamer.testing import tiny_task
 from helpers.random_nets import RANDOM_NETS

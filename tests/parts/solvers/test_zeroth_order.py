@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from gossamer import ConfigError, Dense, Seeds, SumThenDecode, Task, WidthSlice, ZerothOrder, compose, simulate
+from gossamer.core.codec import Coding
 from gossamer.core.method import Method
 from gossamer.core.random import key, tensor
 from gossamer.core.random.directions import DirectionKind
 from gossamer.core.solver import Loss, Move, StepKeys
 from gossamer.core.types import Clock, Layout, Params
-from gossamer.parts.codecs.seeds import BoundSeeds
 from gossamer.parts.solvers.zeroth_order import BoundZerothOrder
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.testing import tiny_task
 from helpers.tasks import batch_norm_task
 
@@ -98,10 +98,10 @@ def test_scalars_of_all_steps_and_the_model_after_them() -> None:
     assert carry["scalars"].shape == (6,)
     assert (carry["scalars"] != 0).all()
     assert all(torch.equal(W[name], start[name]) for name in W)
-    codec = BoundSeeds(6, layers={"a": 0, "b": 1}, solver=solver)
-    payload = codec.encode_carry(carry, LAYOUT, key(1))
+    codec = Seeds(6).filled(layers={"a": 0, "b": 1}, solver=solver)
+    payload = codec.encode_carry(carry, Coding(LAYOUT, key(1)))
     change = torch.cat([(carry["params"][name] - W[name]).reshape(-1) for name in ("a", "b")])
-    assert torch.allclose(codec.decode(payload, LAYOUT, key(1)), change, rtol=0, atol=1e-6)
+    assert torch.allclose(codec.decode(payload, Coding(LAYOUT, key(1))), change, rtol=0, atol=1e-6)
 
 
 def seeds(solver: ZerothOrder, **fields: Any) -> Method:

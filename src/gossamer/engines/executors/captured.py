@@ -2,7 +2,7 @@
 
 On a GPU small operations cost more to launch than to run. A CUDA graph launches whole steps at once: gathering the
 batch, forward, backward and update. The graphs of several clients run concurrently. Clients need not be in step: each
-follows its own batch schedule. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
+follows its own batch schedule. If the view asks for the gradient after training (``View.screens``), a graph
 of its own computes it right after the last step of each client.
 """
 
@@ -115,8 +115,7 @@ class Captured(InChunks):
     @property
     def _screens(self) -> bool:
         """Whether gradients are computed with the steps; samples that are read when needed are left to the client."""
-        view = self.client.exchange.view_memory
-        return view is not None and view.screens and not self.client.objective.samples.lazy
+        return self.client.exchange.view.screens and not self.client.objective.samples.lazy
 
     def _slot(self, alike: list[ClientSlot], number: int, pair: Pair, batches: BatchSchedule) -> ClientSlot:
         """Return a slot of the given shapes that holds the batch schedule; create it if necessary."""

@@ -27,7 +27,7 @@ from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.samples import Batch
-from gossamer.tasks.modes import stackable_attention
+from gossamer.tasks.operations import stackable_attention
 
 CHUNK = 16
 """Maximum number of stacked clients: more are not faster, but need more memory."""

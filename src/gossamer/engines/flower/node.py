@@ -109,7 +109,7 @@ class Node:
 
     def _said(self, error: Exception, message: Message) -> str:
         """Return what the server hears about an error: nothing about samples, if the updates of nodes are hidden."""
-        exchange, private = self.method.training, isinstance(self.method.codec, PrivatePart)
+        exchange, private = self.method.training, self.method.codec.private
         about_protocol = isinstance(error, PayloadError | ConfigError | OutOfStepError)
         if about_protocol or not (exchange.secure is not None or private):
             return reason(error)

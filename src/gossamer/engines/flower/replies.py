@@ -91,8 +91,8 @@ def answer_of(message: Message) -> Frame:
 
 def _figures(stage: Stage, message: Message) -> dict[str, float]:
     """Return the metrics of the codec in a reply; refuse a reply without them."""
-    codec = None if stage.exchange.hides else stage.exchange.measured_codec
-    found = {name: word(message, f"{FIGURE}{name}", float) for name in codec.figure_names} if codec else {}
+    names = () if stage.exchange.hides else stage.exchange.codec.figure_names
+    found = {name: word(message, f"{FIGURE}{name}", float) for name in names}
     if not all(map(math.isfinite, found.values())):
         raise PayloadError(f"refused: the reply reports metrics that are not finite: {listed(found)}")
     return found

@@ -26,7 +26,7 @@ from gossamer.engines.adversary import Adversary
 from gossamer.engines.client import Client
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Data, Samples
+from gossamer.tasks.data.samples import AnySamples, Data, Samples
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -39,7 +39,7 @@ class Arrays(NamedTuple):
     y: np.ndarray
 
     @classmethod
-    def of(cls, samples: Samples) -> "Arrays":
+    def of(cls, samples: AnySamples) -> "Arrays":
         """Return the arrays of samples; those on a CPU are not copied."""
         leaves = {path: tensor.cpu().numpy() for path, tensor in nests.leaves(samples.x).items()}
         form = nests.apply(lambda tensor: torch.empty(0), samples.x)  # a view would be pickled with all samples
@@ -126,7 +126,7 @@ class Parcel(NamedTuple):
         return blueprint.client(self.held)
 
 
-def _without_samples(data: Data, samples: Samples) -> Data:
+def _without_samples(data: Data, samples: AnySamples) -> Data:
     """Return data without test samples, which clients do not use, and without training samples in memory."""
     none = np.arange(0)
     train = samples.to("cpu") if samples.lazy else data.train.take(none)

@@ -1,24 +1,34 @@
 """The parts of a method that add noise, and who takes part, as far as it is known."""
 
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import Codec, Wrapping
-from gossamer.core.errors import require
+from gossamer.core.codec import Codec
+from gossamer.core.errors import ConfigError, require
 from gossamer.core.method import Exchange
-from gossamer.core.privacy import Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation, PrivatePart
 from gossamer.core.sampler import Sampler
+from gossamer.core.server import Server
 
 
-def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart]:
+def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart | Server | Codec]:
     """Return the parts of an exchange that add noise; not those whose noise is set to 0."""
-    plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
+    plain: list[PrivatePart | Server] = [exchange.server] if exchange.server.private else []
+    plain += [exchange.solver] if isinstance(exchange.solver, PrivatePart) else []
     return [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
 
 
-def _inside(codec: Codec) -> list[PrivatePart]:
+def guaranteed(part: PrivatePart | Server | Codec, taking: Participation) -> Guarantee:
+    """Return the guarantee of a part that adds noise."""
+    found = part.guarantee(taking)
+    if found is None:
+        raise ConfigError(f"{type(part).__name__} is private, but its method guarantee returns none")
+    return found
+
+
+def _inside(codec: Codec) -> list[Codec]:
     """Return the codecs that add noise; refuse a codec that sends some tensors without."""
-    if isinstance(codec, PrivatePart):
+    if codec.private:
         return [codec]
-    inner = [_inside(each) for each in (codec.wrapped if isinstance(codec, Wrapping) else ())]
+    inner = [_inside(each) for each in codec.wrapped]
     name = type(codec).__name__
     require(
         (

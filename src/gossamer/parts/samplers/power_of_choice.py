@@ -17,9 +17,9 @@ from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.samplers.by_size import drawn_by_size
-from gossamer.parts.servers.listen import Listen
+from gossamer.parts.servers.mean import Listen
 from gossamer.parts.solvers.loss_probe import LossProbe
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Zeroth-order training along directions that are scaled by an estimate of the curvature.
 
 Li et al., Converge Faster, Talk Less: Hessian-Informed Federated Zeroth-Order Optimization, ICLR 2026,
-https://arxiv.org/abs/2506.02370 (HiSo). With the diagonal H of the server (``gossamer.parts.servers.hiso``) and the
+https://arxiv.org/abs/2506.02370 (HiSo). With the diagonal H of the server (``gossamer.parts.servers.sums``) and the
 directions z of ``gossamer.parts.solvers.zeroth_order``, products and roots by entry:
 
     c = (F(w + mu z / sqrt(H)) - F(w)) / mu

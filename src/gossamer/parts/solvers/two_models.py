@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from gossamer.core import tree
-from gossamer.core.codec import surrogate_of
+from gossamer.core.codec import Coding
 from gossamer.core.errors import require
 from gossamer.core.exchange import Context, LocalTrainingInfo, Sections
 from gossamer.core.random import Key
 from gossamer.core.solver import Hyperparams, SolverMemory
 from gossamer.core.types import Layout, Params, State
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class OwnModel(SolverMemory):
         """Refuse partial views, and codecs with a straight-through estimator: it would apply to both models."""
         name, (view, codec) = type(self).__name__, (context.exchange.view, context.exchange.codec)
         like = context.network.outline()
-        surrogate = surrogate_of(codec).surrogate_context(Layout.of(like), 1, Key(0, 0), tree.device(like))
+        surrogate = codec.surrogate_context(Coding(Layout.of(like), Key(0, 0)), 1, tree.device(like))
         require(
             (view == Full(), f"{name} needs clients that hold the whole model: use Full()"),
             (

@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from gossamer.core import tree
-from gossamer.core.codec import CarryCodec
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, Sections
 from gossamer.core.random.directions import DirectionKind
@@ -78,7 +77,7 @@ class ZerothOrder(DifferenceSolver):
     def bind(self, context: Context) -> "BoundZerothOrder":
         """Return the solver with the numbers of the tensors. Without a codec of scalars, every step moves the model."""
         super().bind(context)
-        moves = self.steps > 1 or not isinstance(context.exchange.codec, CarryCodec)
+        moves = self.steps > 1 or not context.exchange.codec.takes_carry(self)
         return BoundZerothOrder(**vars(self), layers=numbered(context), moves=moves)
 
     @property

@@ -23,7 +23,7 @@ from gossamer.runs.report.heat import chain, heat
 from gossamer.runs.report.text import count, percent
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data
-from gossamer.tasks.data.strata import strata
+from gossamer.tasks.data.splits import strata
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,7 @@ from gossamer.runs.report.scores import Score, scores_of
 from gossamer.runs.report.summary import anomaly_rows, reasons, summarise, totals
 from gossamer.runs.report.targets import Target
 from gossamer.runs.report.text import count, duration, number, percent, seconds, size, time_unit
-from gossamer.tasks.data.strata import strata
+from gossamer.tasks.data.splits import strata
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
