@@ -42,7 +42,7 @@ from gossamer.core.view import CHANGE
 from gossamer.core.wire import expect, finite
 from gossamer.parts.samplers import Pool, PowerOfChoice, RoundRobin, Sampler
 from gossamer.parts.servers import Sum, WeightedMean
-from gossamer.parts.solvers import Gradient, GradientProbe, Hyperparams, SolverMemory
+from gossamer.parts.solvers import Gradient, GradientProbe, Hyperparams
 from gossamer.parts.views import Bernoulli, View
 from gossamer.testing import (
     check_channel,
@@ -433,12 +433,11 @@ def test_a_view_with_a_wrong_state_is_refused_with_the_reason(view: View, reason
 class InPlace(SGD):
     """Steps in place, on a model that other clients share."""
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         return {"params": start}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        for name, g in gradient(carry["params"])[0].items():
-            carry["params"][name] -= 0.1 * g
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
+        carry["params"] -= 0.1 * gradient(carry["params"])[0]
         return carry
 
 
@@ -482,52 +481,68 @@ class Nought(SGD):
 
 
 @dataclass(frozen=True)
-class Numbering(SolverMemory, SGD):
+class Numbering(SGD):
     """Remembers a plain number."""
+
+    stateful: ClassVar[bool] = True
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         return {"rounds": 1}, {}
 
 
 @dataclass(frozen=True)
-class Amnesic(SolverMemory, SGD):
+class Amnesic(SGD):
     """Needs what it does not remember."""
 
-    def init(self, context: Context) -> State:
-        return {"old": context.network.initial()}
+    stateful: ClassVar[bool] = True
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def init(self, context: Context) -> State:
+        return {"old": context.layout.flatten(context.network.initial())}
+
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         return super().begin(memory["old"], sections, memory, steps)
 
 
 @dataclass(frozen=True)
-class Formless(SolverMemory, SGD):
-    """Has another form for what was not held than for what was."""
+class Undeclared(SGD):
+    """Remembers something, and does not say so."""
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        return {"old": dict(info.weights)}, {}
+        return {"old": carry["params"]}, {}
 
-    def skipped_state(self, memory: State) -> State:
+
+@dataclass(frozen=True)
+class Formless(SGD):
+    """Has another form for what was not held than for what was."""
+
+    stateful: ClassVar[bool] = True
+
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
+        return {"old": carry["params"]}, {}
+
+    def skipped(self, memory: State) -> State:
         return {"none": memory["old"]}
 
 
 @dataclass(frozen=True)
-class Partial(SolverMemory, SGD):
+class Partial(SGD):
     """Deploys a part of a model."""
 
-    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        return {"own": dict(info.weights)}, {}
+    stateful: ClassVar[bool] = True
 
-    def deploy(self, memory: State) -> Params | None:
-        return {WEIGHT: memory["own"][WEIGHT]}
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
+        return {"own": carry["params"]}, {}
+
+    def deploy(self, memory: State) -> Tensor | None:
+        return memory["own"][1:]
 
 
 @dataclass(frozen=True)
 class Random(SGD):
     """Steps at random."""
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        return {**carry, "params": {name: t + torch.rand_like(t) for name, t in carry["params"].items()}}
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
+        return {**carry, "params": carry["params"] + torch.rand_like(start)}
 
 
 @pytest.mark.parametrize(
@@ -541,8 +556,9 @@ class Random(SGD):
         (Nought(), "an empty batch"),
         (Numbering(), "must consist of tensors"),
         (Amnesic(), "begin, with the state of an earlier round, crashes: KeyError: 'old'"),
-        (Formless(), "skipped_state must have the keys of the state that end returns"),
-        (Partial(), "deploy must return all tensors"),
+        (Undeclared(), "end returns client state: declare stateful = True"),
+        (Formless(), "skipped must have the keys of the state that end returns"),
+        (Partial(), "deploy must return all parameters"),
         (Random(), "is not deterministic"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
@@ -728,11 +744,13 @@ def test_a_sampler_that_breaks_the_contract_is_refused_with_the_reason(sampler: 
 
 
 @dataclass(frozen=True)
-class MemorySGD(SolverMemory, SGD):
+class MemorySGD(SGD):
     """SGD that remembers where it was."""
 
+    stateful: ClassVar[bool] = True
+
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        return {"old": dict(info.weights)}, {}
+        return {"old": carry["params"]}, {}
 
 
 @dataclass(frozen=True)
@@ -763,7 +781,7 @@ CRASHES: list[tuple[Callable[[Any], None], Any, str]] = [
         (check_solver, GradientProbe(), member)
         for member in ("bind", "plan", "batches", "begin", "hyperparams", "step", "end")
     ),
-    *((check_solver, MemorySGD(), member) for member in ("init", "settle", "skipped_state", "deploy")),
+    *((check_solver, MemorySGD(), member) for member in ("init", "settle", "skipped", "deploy")),
     *((check_server, Moving(), member) for member in ("bind", "init", "assign", "download", "begin", "fold", "finish")),
     (check_server, MeasuredMean(), "measure"),
     (check_sampler, RoundRobin(), "propose"),

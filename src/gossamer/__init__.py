@@ -109,22 +109,22 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.sums import SeedSums as SeedSums
     from gossamer.parts.servers.sums import SumThenDecode as SumThenDecode
     from gossamer.parts.solvers.adam import Adam as Adam
-    from gossamer.parts.solvers.ditto import Ditto as Ditto
-    from gossamer.parts.solvers.dp_sgd import DPSGD as DPSGD
-    from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
-    from gossamer.parts.solvers.k_seed import KSeed as KSeed
-    from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
-    from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
-    from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
-    from gossamer.parts.solvers.scaled_zeroth_order import ScaledZerothOrder as ScaledZerothOrder
+    from gossamer.parts.solvers.personal import Ditto as Ditto
+    from gossamer.parts.solvers.personal import PerFedAvg as PerFedAvg
+    from gossamer.parts.solvers.personal import PFedMe as PFedMe
+    from gossamer.parts.solvers.private import DPSGD as DPSGD
+    from gossamer.parts.solvers.probes import GradientProbe as GradientProbe
     from gossamer.parts.solvers.schedules import Constant as Constant
     from gossamer.parts.solvers.schedules import Cosine as Cosine
     from gossamer.parts.solvers.schedules import Exponential as Exponential
     from gossamer.parts.solvers.schedules import Steps as Steps
     from gossamer.parts.solvers.sgd import SGD as SGD
-    from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
-    from gossamer.parts.solvers.sparse_sgd import SparseSGD as SparseSGD
-    from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
+    from gossamer.parts.solvers.sparse import PruningSGD as PruningSGD
+    from gossamer.parts.solvers.sparse import SnapshotSGD as SnapshotSGD
+    from gossamer.parts.solvers.sparse import SparseSGD as SparseSGD
+    from gossamer.parts.solvers.sparse import ThresholdSGD as ThresholdSGD
+    from gossamer.parts.solvers.zeroth_order import KSeed as KSeed
+    from gossamer.parts.solvers.zeroth_order import ScaledZerothOrder as ScaledZerothOrder
     from gossamer.parts.solvers.zeroth_order import ZerothOrder as ZerothOrder
     from gossamer.parts.views.entries import Bernoulli as Bernoulli
     from gossamer.parts.views.entries import Full as Full

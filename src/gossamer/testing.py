@@ -11,7 +11,7 @@ part that passes works with every other part, over every channel and in every en
 import contextlib
 import copy
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,14 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
 from gossamer.core.codec import Codec, Coding, rows_of
 from gossamer.core.errors import ConfigError, PayloadError, RunError
-from gossamer.core.exchange import Arrival, Outcome
+from gossamer.core.exchange import Arrival, Outcome, Sections
 from gossamer.core.method import Exchange, Method
 from gossamer.core.random import Key, fold, fold_each, key, seeded, uniform
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
-from gossamer.core.solver import ForwardSolver, Loss, Move, PerSampleSolver, Solver, StepKeys
+from gossamer.core.solver import Gradients, Move, Solver, StepKeys
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.core.view import CHANGE, PART, View
 from gossamer.engines import simulate
@@ -531,16 +531,25 @@ def check_solver(
         )
         with _named(solver, "batches"):
             assert solver.batches(samples) >= 1, f"{solver!r}.batches must be at least 1 for {samples} samples"
-    start = found.context.network.initial()
-    before = tree.clone(start)
+    start = found.layout.flatten(found.context.network.initial())
+    before = start.clone()
     once, twice = (_two_steps(found, start) for _ in range(2))
-    assert _same(_flat(once), _flat(twice)), f"{solver!r}.step is not deterministic"
-    assert _same(_flat(start), _flat(before)), f"{solver!r} changed the received model, which is read-only"
-    if isinstance(solver, PerSampleSolver):
-        _check_per_sample(solver, {name: start[name] for name in found.context.trained})
+    assert torch.equal(once, twice), f"{solver!r}.step is not deterministic"
+    assert torch.equal(start, before), f"{solver!r} changed the received model, which is read-only"
+    if solver.uses != "losses":
+        rows = torch.stack([start, 2 * start])  # [2, n]
+        with _named(solver, "step, of the rows of a group,"):
+            found_rows = _walked(found, rows, torch.as_tensor)["params"]
+        apart = torch.stack([_walked(found, row, torch.as_tensor)["params"] for row in rows])
+        alike = found_rows.shape == rows.shape and torch.allclose(found_rows, apart, rtol=1e-5, atol=1e-6)
+        assert alike, (
+            f"{solver!r} must work over the last dimension: the rows of a group move otherwise than its clients alone"
+        )
+    if solver.uses == "samples":
+        _check_per_sample(solver, start)
 
 
-def _check_per_sample(solver: PerSampleSolver, grads: Params) -> None:
+def _check_per_sample(solver: Solver, grads: Tensor) -> None:
     """Check that a solver makes a gradient of the same kind, and that rows that are not drawn are few."""
     for samples in (1, 2, 17, 64):
         with _named(solver, "draw"):
@@ -550,54 +559,72 @@ def _check_per_sample(solver: PerSampleSolver, grads: Params) -> None:
             f"{solver!r}: the expected size of a batch, its rows and the {samples} samples must not decrease"
         )
     with _named(solver, "weight"):
-        weight = solver.weight(grads)
-    assert weight.shape == (), f"{solver!r}.weight must be one number, got shape {tuple(weight.shape)}"
-    total, step = tree.scale(grads, weight), torch.zeros((), dtype=torch.int64)
+        weight = solver.weight(torch.stack([grads, 2 * grads]))
+    assert weight.shape == (2,), f"{solver!r}.weight must be one number per row, got shape {tuple(weight.shape)} for 2"
+    total, step = grads * weight[0], torch.zeros((), dtype=torch.int64)
     with _named(solver, "release"):
         once, twice = (solver.release(total, torch.tensor(2.0), key_tensor(KEY), step) for _ in range(2))
-    assert solver.eager or _same(once, twice), f"{solver!r}.release is not deterministic"
-    assert tree.shape(once) == tree.shape(total), (
-        f"{solver!r}.release must keep the names, shapes and types of the gradient"
+    assert solver.eager or torch.equal(once, twice), f"{solver!r}.release is not deterministic"
+    assert (once.shape, once.dtype) == (total.shape, total.dtype), (
+        f"{solver!r}.release must keep the shape and the type of the gradient"
     )
 
 
-def _bowl(trained: Sequence[str]) -> Loss:
-    """Return a quadratic loss."""
+class _Bowl:
+    """A quadratic loss."""
 
-    def loss(params: Params, move: Move | None = None) -> Tensor:
-        at = {name: move(name, params[name]) if move else params[name] for name in trained}
-        return torch.stack([1.5 * tensor.square().sum() for tensor in at.values()]).sum()
+    def __init__(self, found: BoundExchange, step: int) -> None:
+        self.layout, self.trained = found.layout, found.context.trained
+        self.keys = StepKeys(key_tensor(KEY), key_tensor(fold(KEY, "own")), torch.tensor(step))
 
-    return loss
+    def __call__(self, params: Tensor, move: Move | None = None) -> Tensor:
+        held = self.layout.unflatten(params)
+        at = [move(name, held[name]) if move else held[name] for name in self.trained]
+        return torch.stack([1.5 * tensor.square().sum() for tensor in at]).sum()
 
 
-def _two_steps(found: BoundExchange, start: Params) -> Params:
-    solver, trained = found.solver, found.context.trained
+def _walked(found: BoundExchange, start: Tensor, number: Callable[[float], Any] = float) -> State:
+    """Return the carry after two steps of a client, or of the rows of a group; ``number`` makes hyperparameters."""
+    solver, rows = found.solver, start.shape[:-1]
 
-    def gradient(params: Params) -> tuple[Params, Params]:
-        return {name: params[name] * 3 for name in trained}, {}
+    def gradient(params: Tensor) -> Gradients:
+        return solver.where_trained(params * 3, 0.0), params
+
+    def repeated(nest: State) -> State:
+        return {
+            name: repeated(value) if isinstance(value, dict) else value.expand(*rows, *value.shape)
+            for name, value in nest.items()
+        }
 
     with _named(solver, "init"):
-        memory = found.solver_memory.init(found.context)
+        memory = solver.init(found.context)
+    assert solver.stateful or not memory, f"{solver!r}.init returns client state: declare stateful = True"
     with _named(solver, "hyperparams"):
-        hyperparams = solver.hyperparams(CLOCK)
-    sections = found.server.download(found.server.init(start), found.home(0)).sections
+        hyperparams = {name: number(value) for name, value in solver.hyperparams(CLOCK).items()}
     with _named(solver, "begin"):
-        carry = solver.begin(start, sections, memory, 2)
-    for number in range(2):
-        if isinstance(solver, ForwardSolver):
-            keys = StepKeys(key_tensor(KEY), key_tensor(fold(KEY, "own")), torch.tensor(number))
-            with _named(solver, "advance"):
-                carry = solver.advance(_bowl(trained), start, carry, hyperparams, keys)
-            scalars = carry["scalars"]
-            assert scalars.shape == (solver.span.size,), f"{solver!r} must carry {solver.span.size} scalars"
-            continue
+        carry = solver.begin(start, _sections(found), repeated(memory), 2)
+    span = solver.span
+    for index in range(2):
+        given = _Bowl(found, index) if solver.uses == "losses" else gradient
         with _named(solver, "step"):
-            carry = solver.step(gradient, start, carry, hyperparams)
-    info = _Info(Full(), start, {}, 0)
-    info.carry = {**info.carry, **carry}
+            carry = solver.step(given, start, carry, hyperparams)
+        assert span is None or carry["scalars"].shape == (span.size,), f"{solver!r} must carry {span.size} scalars"
+    return carry
+
+
+def _sections(found: BoundExchange) -> Sections:
+    """Return the sections of the server before the first round, as the solver reads them."""
+    state = found.server.init(found.context.network.initial())
+    return found.solver_sections(found.server.download(state, found.home(0)).sections, found.layout)
+
+
+def _two_steps(found: BoundExchange, start: Tensor) -> Tensor:
+    solver, carry = found.solver, _walked(found, start)
+    assert carry["params"].shape == start.shape, f"{solver!r}.step must keep the shape of params"
+    info = _Info(Full(), found.layout.unflatten(start), {}, 0)
     with _named(solver, "end"):
         after, written = solver.end(carry, info)
+    assert solver.stateful or not after, f"{solver!r}.end returns client state: declare stateful = True"
     declared = {section.name for section in solver.sections}
     assert written.keys() == declared, (
         f"{solver!r} declares the sections {sorted(declared)}, but writes {sorted(written)}"
@@ -605,18 +632,18 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
     _check_tensors(solver, after)
     for delivered in (True, False):
         with _named(solver, "settle"):
-            settled = found.solver_memory.settle(after, delivered)
+            settled = solver.settle(after, delivered)
         with _named(solver, "begin, with the state of an earlier round,"):
-            solver.begin(start, sections, settled, 2)
-        with _named(solver, "skipped_state"):
-            kept = found.solver_memory.skipped_state(settled)
+            solver.begin(start, _sections(found), settled, 2)
+        with _named(solver, "skipped"):
+            kept = solver.skipped(settled)
         assert tree.flatten(kept).keys() == tree.flatten(after).keys(), (
-            f"{solver!r}.skipped_state must have the keys of the state that end returns: {sorted(tree.flatten(after))}"
+            f"{solver!r}.skipped must have the keys of the state that end returns: {sorted(tree.flatten(after))}"
         )
         with _named(solver, "deploy"):
-            own = found.solver_memory.deploy(settled)
-        assert own is None or own.keys() == start.keys(), f"{solver!r}.deploy must return all tensors of the model"
-    params: Params = carry["params"]
+            own = solver.deploy(settled)
+        assert own is None or own.shape == start.shape, f"{solver!r}.deploy must return all parameters of the model"
+    params: Tensor = carry["params"]
     return params
 
 

@@ -25,13 +25,13 @@ from gossamer.core.delivery import counted
 from gossamer.core.downlink import NEVER, downlink_of
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
-from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
+from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section, Sections
 from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key, round_purpose
 from gossamer.core.method import Exchange
 from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
-from gossamer.core.solver import memory_of as solver_memory_of
+from gossamer.core.solver import Solver
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import ReadArrays, check_names, check_samples, check_values
 from gossamer.core.view import CHANGE, PART
@@ -52,13 +52,15 @@ class BoundExchange:
         self.exchange, self.number, self.last = exchange, number, last
         self.view = exchange.view.bind(context)
         self.context = replace(context, exchange=replace(exchange, view=self.view))
+        exchange.solver.check(self.context)
         self.solver, self.server = exchange.solver.bind(self.context), exchange.server.bind(self.context)
         self.codec = exchange.codec.bind(self.context)
         self.send, self.shared = exchange.send, exchange.send != "nothing"
-        self.outline = context.network.outline()
+        self.outline, self.layout = context.network.outline(), self.context.layout
+        self._solvers = dict[Layout, Solver]()
+        self.solver = self.solver_on(self.layout)
         self.labels = OwnLabels.of(getattr(self.view, "widths", None), context) if exchange.labels == "own" else None
         self.per_client = self.server.home(0).owner is not None  # whether the server keeps a model for each client
-        self.solver_memory = solver_memory_of(self.solver)
         self.carried = self.codec.takes_carry(self.solver)
         self.broadcasts = self.shared and self.view.common and not self.per_client
         of_view = (Section(self.view.section),) if self.view.section else ()
@@ -77,7 +79,7 @@ class BoundExchange:
     def _check(self) -> None:
         """Refuse combinations of parts that no single part can detect."""
         marked = next((name for name in self.outline if name.startswith(sections.MARK)), None)
-        stateful = bool(self.first) or self.view.section == CHANGE or bool(self.solver_memory is self.solver)
+        stateful = bool(self.first) or self.view.section == CHANGE or self.solver.stateful
         require(
             (
                 marked is None,
@@ -461,10 +463,45 @@ class BoundExchange:
         layout = Layout.of(start, part.keep)
         return job._replace(choice=choice, start=start, sections=values, part=part, layout=layout)
 
+    def solver_on(self, layout: Layout) -> Solver:
+        """Return the solver for clients that hold these tensors, which is made once for each layout."""
+        if layout not in self._solvers:
+            self._solvers[layout] = self.solver.on(layout, self.context.trained, self.context.network.device)
+        return self._solvers[layout]
+
+    def solver_sections(self, values: Sections, layout: Layout) -> Sections:
+        """Return the values from the server as the solver reads them: those with shape model as vectors."""
+        shaped = {section.name for section in self.server.sections if section.shape == "model"}
+        return {name: layout.padded(value) if name in shaped else value for name, value in values.items()}
+
     def solver_state(self, job: Job) -> State:
-        """Return the solver's client state for the entries that the client holds."""
-        whole = job.state.get("solver") or self.solver_memory.init(self.context)
-        return each(job.part.take, self.outline, whole)
+        """Return the solver's client state, with vectors of the slice that the client holds."""
+        whole, layout = job.state.get("solver") or self.solver.init(self.context), job.layout.full
+        if job.part.whole:
+            return whole
+        return self._vectors(lambda vector: layout.flatten(job.part.take(self.layout.unflatten(vector))), whole)
+
+    def _kept(self, job: Job, memory: State) -> State:
+        """Return the solver's client state for the whole model, given that for the slice that the client held."""
+        if job.part.whole or not memory:
+            return memory
+        before, layout = job.state.get("solver") or self.solver.init(self.context), job.layout.full
+
+        def put(old: Tensor, new: Tensor) -> Tensor:
+            return self.layout.flatten(job.part.put(self.layout.unflatten(old), layout.unflatten(new)))
+
+        return self._vectors(put, self.solver.skipped(before), memory)
+
+    def _vectors(self, apply: Callable[..., Tensor], nest: State, *others: State) -> State:
+        """Apply a function to the vectors of the model in a nest. Other tensors are the last of ``others``, or kept."""
+        made: State = {}
+        for name, value in nest.items():
+            rest = [other[name] for other in others]
+            if isinstance(value, Mapping):
+                made[name] = self._vectors(apply, dict(value), *rest)
+            else:
+                made[name] = apply(value, *rest) if value.shape[-1:] == (self.layout.size,) else [value, *rest][-1]
+        return made
 
     def coding(self, job: Job) -> Coding:
         """Return what the client knows of its upload."""
@@ -472,7 +509,10 @@ class BoundExchange:
 
     def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
         """Return the client's message, and the client state that ``settle`` completes."""
-        memory, values = self.solver.end(trained.carry, info)
+        memory, values = self.solver_on(job.layout).end(trained.carry, info)
+        if memory and not self.solver.stateful:
+            name = type(self.solver).__name__
+            raise TypeError(f"{name}.end returns client state: declare it, as stateful: ClassVar[bool] = True")
         state = {**without_scratch(job.state), "solver": self._kept(job, memory)}
         if not self.shared:
             return SILENT, {**state, "own": tree.add(job.start, trained.change)}
@@ -490,6 +530,12 @@ class BoundExchange:
             payload, after = self.codec.encode_with(vector, held, ctx)
             figures = self.codec.figures(vector, ctx)
             state["codec"] = each(job.part.put, self.outline, self.codec.skipped(before), after)
+        if shaped := [section.name for section in self.solver.sections if section.shape == "model"]:
+            tensors = {name: layout.full.unflatten(values[name]) for name in shaped if name in values}
+            values = {
+                **values,
+                **{name: {n: own[n] for n in self.context.trained} for name, own in tensors.items()},
+            }
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
         packed |= {"choice": index(job.choice)} if len(job.models) > 1 else {}
         packed |= {"labels": self.labels.packed(job.labels)} if self.labels and job.labels is not None else {}
@@ -504,13 +550,6 @@ class BoundExchange:
         sent = self.envelope.address("up", job.clock, job.version, samples, body)
         return sent._replace(figures=figures), state
 
-    def _kept(self, job: Job, memory: State) -> State:
-        """Return the solver's client state for the whole model, given that for the part that the client held."""
-        if job.part.whole or not memory:
-            return memory
-        before = self.solver_memory.skipped_state(job.state.get("solver") or self.solver_memory.init(self.context))
-        return each(job.part.put, self.outline, before, memory)
-
     def settle(self, state: State, delivered: bool) -> State:
         """Return the client state to keep, given whether the client's message arrived."""
         if not self.shared:
@@ -518,13 +557,14 @@ class BoundExchange:
         rest = {name: value for name, value in state.items() if name != "next"}
         if delivered and "next" in state:
             rest["view"] = state["next"]
-        rest["solver"] = self.solver_memory.settle(state.get("solver", {}), delivered)
+        rest["solver"] = self.solver.settle(state.get("solver", {}), delivered)
         rest["codec"] = self.codec.settle(state.get("codec", {}), delivered)
         return counted(rest, self.codec.retains, delivered)
 
     def deploy(self, model: Params, state: State, client: int) -> Params:
         """Return the model that a client deploys: its personalized model, its part of ``model``, or ``model``."""
-        own: Params | None = self.solver_memory.deploy(state.get("solver", {})) or state.get("own")
+        personal = self.solver.deploy(state.get("solver", {}))
+        own: Params | None = state.get("own") if personal is None else self.layout.unflatten(personal)
         if own is not None or not (self.view.section == CHANGE or self.per_client):
             return own or model
         return self.view.part(model, Clock(0, 1, client), Key(0, 0), state.get("view")).take(model)

@@ -23,6 +23,7 @@ returns the part itself, or another object that holds what follows from the netw
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -185,6 +186,11 @@ class Context:
         """The number of clients."""
         return self.network.clients
 
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of the tensors that travel."""
+        return Layout.of(self.network.outline())
+
     @property
     def trained(self) -> tuple[str, ...]:
         """The names of the trained tensors. Others that are sent are running statistics, or constant in training."""
@@ -220,7 +226,7 @@ class LocalTrainingInfo(Protocol):
 
     @property
     def carry(self) -> State:
-        """The solver's carry after the last step."""
+        """The solver's carry after the last step, with its vectors as tensors by name."""
         ...
 
     def loss(self) -> float:

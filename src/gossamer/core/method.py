@@ -27,7 +27,7 @@ from gossamer.core.parametrization import Parametrization, Weights
 from gossamer.core.sampler import Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
-from gossamer.core.solver import Solver, SolverMemory
+from gossamer.core.solver import Solver
 from gossamer.core.view import View
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _tuning_rules(method: Method, tune: Solver) -> list[tuple[bool, str]]:
             Mistake("needs the network's own tensors as parameters: use Weights()", about),
         ),
         (
-            not isinstance(tune, SolverMemory),
+            not tune.stateful,
             Mistake(f"must be a solver without client state, got {type(tune).__name__}: use SGD, for example", about),
         ),
     ]

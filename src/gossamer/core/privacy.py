@@ -1,9 +1,8 @@
 """Differential privacy: what the parts of a method guarantee, independent of how it is computed.
 
-A server that adds noise (central privacy) and a codec that does (distributed and local privacy) are ``private``. A
-solver that adds noise (privacy of examples) extends ``PrivatePart``. Each returns a ``Guarantee``, which states the
-epsilon of a number of rounds. Engines ask for it once, write the epsilon to every record, and end a run before it
-exceeds its budget.
+A part that adds noise is ``private``: a server (central privacy), a codec (distributed and local privacy) or a solver
+(privacy of examples). It returns a ``Guarantee``, which states the epsilon of a number of rounds. Engines ask for it
+once, write the epsilon to every record, and end a run before it exceeds its budget.
 
 Where noise comes from is not a field of such a part but a fact of the run, which the part reads in ``bind`` as
 ``context.network.secure_noise``: from the operating system in every deployment, and from the seed in a simulation that
@@ -75,11 +74,3 @@ class Guarantee(ABC):
     def cases(self) -> tuple["Guarantee", ...]:
         """Return the guarantees of which the largest epsilon counts; several if units differ, as clients in size."""
         return (self,)
-
-
-class PrivatePart(ABC):
-    """A codec or a solver with a statement of differential privacy."""
-
-    @abstractmethod
-    def guarantee(self, participation: Participation) -> Guarantee:
-        """Return the guarantee of a run. Raises ``ConfigError`` if there is none, with the reason."""

@@ -125,6 +125,30 @@ class Layout:
         whole = torch.cat(pieces, -1)
         return whole if self.held is None else whole[..., self.held.to(whole.device)]
 
+    @cached_property
+    def full(self) -> "Layout":
+        """The layout of all entries of the tensors, whether the client holds them or not."""
+        return self if self.held is None else Layout(self.shapes, self.dtype)
+
+    def padded(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Return a new vector of all entries, which are zero in the tensors that are not given."""
+        like = next(iter(params.values()))
+        pieces = [
+            params[name].reshape(-1) if name in params else like.new_zeros(n)
+            for (name, _), n in zip(self.shapes, self.full.counts, strict=True)
+        ]
+        return torch.cat(pieces)
+
+    def replaced(self, vector: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+        """Return a new vector of all entries, with other values of the tensors that are given."""
+        pieces = zip(self.shapes, vector.split(self.full.counts), strict=True)
+        return torch.cat([params[name].reshape(-1) if name in params else piece for (name, _), piece in pieces])
+
+    def mask(self, names: Collection[str], device: torch.device) -> Tensor:
+        """Return which of all entries belong to some of the tensors."""
+        pieces = [torch.full((shape.numel(),), name in names) for name, shape in self.shapes]
+        return torch.cat(pieces).to(device)
+
     def joined(self, params: Mapping[str, Tensor]) -> Tensor:
         """Return the tensors of this layout as one vector, which shares memory with those of ``tree.difference``."""
         pieces = [params[name] for name, _ in self.shapes]

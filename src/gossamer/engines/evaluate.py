@@ -21,7 +21,7 @@ from gossamer.core.server import Server
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.attacks.base import Triggered
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.solvers.loss_probe import LossProbe
+from gossamer.parts.solvers.probes import LossProbe
 from gossamer.parts.views.entries import Full
 from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS
 from gossamer.tasks.batch_norms import OfOwnBatch, OfTraining

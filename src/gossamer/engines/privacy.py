@@ -1,6 +1,6 @@
 """Differential privacy of a run: which statement holds, what each round adds, and when the budget ends the run.
 
-The statement is that of the part that adds noise: a server (``private``), a codec or a solver (``PrivatePart``). It
+The statement is that of the part that adds noise: a server, a codec or a solver (``private``). It
 holds only if nothing else that depends on the clients' data leaves them, or changes the model. So a run is refused if
 another exchange sends values without noise, if a part sends sections besides the update, or if clients are excluded or
 updates of several versions are mixed. It is about the models of all rounds. Records, such as losses and numbers of
@@ -17,7 +17,7 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.extras import need
-from gossamer.core.privacy import SEED, SYSTEM, Guarantee, PrivatePart
+from gossamer.core.privacy import SEED, SYSTEM, Guarantee
 from gossamer.core.view import CHANGE
 from gossamer.engines.options import Options
 from gossamer.parts.privacy.parts import guaranteed, participation, parts_of, usual_delta
@@ -172,11 +172,13 @@ def _rules(method: BoundMethod, options: Options) -> Iterator[tuple[bool, str]]:
 def _unprotected(exchange: BoundExchange) -> Iterator[tuple[bool, str]]:
     """Yield the values that clients of an exchange send without noise."""
     private, why = parts_of(exchange), "differential privacy"
-    solver, view = (type(part).__name__.removeprefix("Bound") for part in (exchange.solver, exchange.view))
+    solver, view = type(exchange.solver).__name__, type(exchange.view).__name__.removeprefix("Bound")
     yield bool(private), f"differential privacy: {solver} sends values without noise, in exchange {exchange.number + 1}"
     sections = [section.name for section in exchange.solver.sections]
-    own = isinstance(exchange.solver, PrivatePart)
-    yield own or not sections, f"differential privacy: {solver} sends {', '.join(sections)} without noise"
+    yield (
+        exchange.solver.private or not sections,
+        f"differential privacy: {solver} sends {', '.join(sections)} without noise",
+    )
     server = exchange.server
     unequal = not server.equal_weights and exchange.hides
     yield not unequal, f"{why}: clients are weighted by numbers of samples, which have no noise: use weights='uniform'"

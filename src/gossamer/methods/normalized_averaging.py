@@ -17,42 +17,43 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self, Unpack
 
 import torch
+from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context, LocalTrainingInfo, Section, Sections
 from gossamer.core.method import Method
 from gossamer.core.solver import Gradient, Hyperparams
-from gossamer.core.types import Clock, Params, State
+from gossamer.core.types import Clock, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.mean import Sum, WeightedMean
-from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.solvers.sgd import PlainDescent
 from gossamer.parts.views.entries import Full
 
 __all__ = ["FedNova", "FedNovaSGD", "fednova"]
 
 
 @dataclass(frozen=True)
-class FedNovaSGD(SGD):
+class FedNovaSGD(PlainDescent):
     """SGD that sends the total weight of its gradients, |a_k|_1, as the section ``length``."""
 
     sections: ClassVar[tuple[Section, ...]] = (Section("length"),)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require((not self.proximal, wrong(self, "proximal", "must be 0: FedNova normalizes sums of gradients")))
+        text = "must be 0: FedNova normalizes sums of gradients"
+        require(*self.rules(), (not self.proximal, wrong(self, "proximal", text)))
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         """Return the state of SGD with the velocity weight of the last step and the sum of weights."""
-        zero = torch.zeros((), dtype=torch.float64, device=tree.device(start))
-        return {**super().begin(start, sections, memory, steps), "last": zero, "length": zero.clone()}
+        zero = torch.zeros_like(start[..., :1], dtype=torch.float64)
+        return {**self.begun(start), "last": zero, "length": zero.clone()}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD, and add its weight. With momentum, a gradient contributes to all later steps."""
+        grads, params = gradient(carry["params"])
         last = carry["last"] * self.momentum + 1
-        moved = super().step(gradient, start, carry, hyperparams)
+        moved = self.moved(grads, params, start, carry, hyperparams["rate"])
         return {**moved, "last": last, "length": carry["length"] + last}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:

@@ -301,7 +301,7 @@ def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0, colluding: floa
 
 def _example(method: Method, terms: Terms) -> Method:
     """Train by DP-SGD with the settings of the method's SGD."""
-    from gossamer.parts.solvers.dp_sgd import DPSGD
+    from gossamer.parts.solvers.private import DPSGD
 
     solver = method.solver
     name = type(solver).__name__

@@ -13,8 +13,7 @@ from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sparse import Sparse
 from gossamer.parts.pruning_schedule import Progressive
 from gossamer.parts.servers.average import Average, MajorityAverage, PrunedAverage
-from gossamer.parts.solvers.pruning import PruningSGD
-from gossamer.parts.solvers.sparse_sgd import SparseSGD
+from gossamer.parts.solvers.sparse import PruningSGD, SparseSGD
 from gossamer.parts.views.entries import Full
 
 __all__ = ["fedavg_pruned", "fedsparsify"]

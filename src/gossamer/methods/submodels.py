@@ -13,7 +13,7 @@ from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.solvers.threshold_sgd import ThresholdSGD
+from gossamer.parts.solvers.sparse import ThresholdSGD
 from gossamer.parts.views.entries import Bernoulli, Windows
 from gossamer.parts.views.magnitude import LargestWeights
 from gossamer.parts.views.sliced import WidthSlice

@@ -239,9 +239,11 @@ class Objective:
     ) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch, in training or evaluation mode.
 
-        Scores of labels with a 0 in ``labels`` count as 0. Random layers draw from ``numbers``, if given.
+        Scores of labels with a 0 in ``labels`` count as 0. Random layers draw from ``numbers``, if given. Tensors that
+        require gradients are taken as leaves of autograd, which saves making them anew in every step.
         """
-        leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
+        given = {name: params[name] for name in self.trained}
+        leaves = {n: t if t.requires_grad else t.detach().requires_grad_() for n, t in given.items()}
         fixed = {name: params[name] for name in self.constant}
         buffers = {name: params[name].clone() for name in self._changing}
         if training:

@@ -22,7 +22,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gossamer import __version__
 from gossamer.core.errors import RunError
-from gossamer.core.solver import ForwardSolver
 from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.executors.parcels import pack_state
 from gossamer.engines.ray import nodes
@@ -152,7 +151,7 @@ class Pool:
         largest = int(objective.task.split.sizes().max())
         batch = max(map(len, solver.plan(largest, objective.key)), default=1)
         few = max(1, min(batch, FEW))
-        if isinstance(solver, ForwardSolver):
+        if solver.uses == "losses":
             found = forward_memory(objective, objective.initial(), solver, few)
         else:
             gradients = gradient_count(solver, batch)

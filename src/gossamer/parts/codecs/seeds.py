@@ -1,6 +1,6 @@
 """Seeds: an update as scalars of random directions, which both sides draw from a common key.
 
-With a solver that evaluates losses only (``gossamer.core.solver.ForwardSolver``), the change of a client is a sum of
+With a solver that evaluates losses only (``Solver.uses``), the change of a client is a sum of
 random directions. The upload has the scalar of each direction as the solver computed it, and no vector is encoded:
 
     upload      s_1 ... s_n                          n scalars, whatever the size of the model
@@ -34,7 +34,7 @@ from gossamer.core.exchange import Context
 from gossamer.core.random import Key
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, combine, project
-from gossamer.core.solver import ForwardSolver, Solver
+from gossamer.core.solver import Solver
 from gossamer.core.types import Layout, Payload, State
 from gossamer.core.wire import expect, finite
 
@@ -62,7 +62,7 @@ class Seeds(Codec):
     dtype: ScalarType = "float32"
     layers: Mapping[str, int] | None = field(default=None, init=False, repr=False, compare=False)
     """The number of each trained tensor, if the scalars are those of a solver. Other tensors have no direction."""
-    solver: ForwardSolver | None = field(default=None, init=False, repr=False, compare=False)
+    solver: Solver | None = field(default=None, init=False, repr=False, compare=False)
     """The solver that computes the scalars, for one network."""
 
     def __post_init__(self) -> None:
@@ -78,16 +78,15 @@ class Seeds(Codec):
     def bind(self, context: Context) -> "Seeds":
         """Return the codec for the scalars of the solver, if it evaluates losses only. Its numbers must be the same."""
         solver = context.exchange.solver
-        if context.exchange.codec is not self or not isinstance(solver, ForwardSolver):
+        span, name = solver.span, type(solver).__name__
+        if context.exchange.codec is not self or span is None:
             return self
-        solver = solver.bind(context)
-        span, name = solver.span, type(context.exchange.solver).__name__
         require(
             (self.count == span.size, wrong(self, "count", f"must be that of {name}, {span.size} directions")),
             (self.directions == span.kind, wrong(self, "directions", f"must be those of {name}, {span.kind}")),
         )
         layers = {tensor: number for number, tensor in enumerate(sorted(context.trained))}
-        return self.filled(layers=layers, solver=solver)
+        return self.filled(layers=layers, solver=solver.bind(context))
 
     @property
     def common(self) -> bool:
@@ -101,7 +100,7 @@ class Seeds(Codec):
 
     def takes_carry(self, solver: Solver) -> bool:
         """Whether the solver computes the scalars."""
-        return isinstance(solver, ForwardSolver)
+        return solver.span is not None
 
     # Client side.
 
@@ -148,7 +147,7 @@ class Seeds(Codec):
     def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the sum of the directions, each times its scalar."""
         mean = mean.to(ctx.layout.dtype)
-        scale = self.solver.span.scale if self.solver else 1.0
+        scale = self.solver.span.scale if self.solver and self.solver.span else 1.0
         key = ctx.key
         if self.solver is not None:
             assert isinstance(key, Key)  # all clients of a round have the same directions

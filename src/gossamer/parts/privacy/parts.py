@@ -4,19 +4,19 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.codec import Codec
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.method import Exchange
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
+from gossamer.core.solver import Solver
 
 
-def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart | Server | Codec]:
+def parts_of(exchange: BoundExchange | Exchange) -> list[Server | Codec | Solver]:
     """Return the parts of an exchange that add noise; not those whose noise is set to 0."""
-    plain: list[PrivatePart | Server] = [exchange.server] if exchange.server.private else []
-    plain += [exchange.solver] if isinstance(exchange.solver, PrivatePart) else []
+    plain: list[Server | Solver] = [part for part in (exchange.server, exchange.solver) if part.private]
     return [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
 
 
-def guaranteed(part: PrivatePart | Server | Codec, taking: Participation) -> Guarantee:
+def guaranteed(part: Server | Codec | Solver, taking: Participation) -> Guarantee:
     """Return the guarantee of a part that adds noise."""
     found = part.guarantee(taking)
     if found is None:

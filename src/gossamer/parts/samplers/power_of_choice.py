@@ -18,7 +18,7 @@ from gossamer.core.types import Clock
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.samplers.by_size import drawn_by_size
 from gossamer.parts.servers.mean import Listen
-from gossamer.parts.solvers.loss_probe import LossProbe
+from gossamer.parts.solvers.probes import LossProbe
 from gossamer.parts.views.entries import Full
 
 

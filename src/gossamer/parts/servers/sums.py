@@ -61,10 +61,9 @@ from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context, Download, Section
 from gossamer.core.random import Key
-from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.parts.servers.mean import WeightedMean, with_vector
-from gossamer.parts.solvers.scaled_zeroth_order import CURVATURE, ScaledZerothOrder
+from gossamer.parts.solvers.zeroth_order import CURVATURE, ScaledZerothOrder
 
 SUMS = "sums"
 """The entry of the server state with the sums of ``SeedSums``."""
@@ -303,8 +302,7 @@ class SeedSums(WeightedMean):
     def bind(self, context: Context) -> Self:
         """Return the server with the initial model. It needs the scalars of directions that do not change."""
         codec, solver = context.exchange.codec.bind(context), context.exchange.solver
-        fixed = isinstance(solver, ForwardSolver) and solver.fixed
-        if not (fixed and codec.takes_carry(solver)):
+        if not (solver.span is not None and solver.span.fixed and codec.takes_carry(solver)):
             raise ConfigError("SeedSums needs the scalars of fixed directions: use KSeed() with Seeds(candidates)")
         return super().bind(context).filled(model=SeedModel(codec, context.network.initial()))
 

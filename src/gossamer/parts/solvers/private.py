@@ -26,22 +26,22 @@ The mean loss that a client reports and metrics on its samples are not protected
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.errors import require, wrong
-from gossamer.core.exchange import Context
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.exchange import Context, Sections
+from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.random.normal import normal_like, system_normal_like
 from gossamer.core.random.private import words_of
-from gossamer.core.solver import Draw, PerSampleSolver
-from gossamer.core.types import Params
-from gossamer.parts.solvers.sgd import SGD
+from gossamer.core.solver import Draw, Gradient, Hyperparams
+from gossamer.core.types import Clock, State
+from gossamer.parts.solvers.sgd import Descent
 
 Drawn = npt.NDArray[np.bool_]
 """Whether each sample of a client is in a batch."""
@@ -51,7 +51,7 @@ SPREAD = 2.0
 
 
 @dataclass(frozen=True)
-class DPSGD(PerSampleSolver, SGD, PrivatePart):
+class DPSGD(Descent):
     """Mini-batch SGD with differential privacy of each sample.
 
     Args:
@@ -67,69 +67,96 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
         noise_multiplier: standard deviation of the noise in each step, divided by clip
     """
 
+    uses: ClassVar[Literal["samples"]] = "samples"
+
     clip: float = 1.0
     noise_multiplier: float = 1.0
+    secure_noise: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether noise and batches come from the operating system, as all that protects anybody does, or from a key."""
 
     def __post_init__(self) -> None:
         require(
             (0 < self.clip < math.inf, wrong(self, "clip", "must be a positive number")),
             (0 <= self.noise_multiplier < math.inf, wrong(self, "noise_multiplier", "must not be negative")),
         )
-        super().__post_init__()
+        require(*self.rules())
 
-    def bind(self, context: Context) -> "BoundDPSGD":
-        """Refuse networks without gradients of single samples, and learn where noise comes from."""
-        super().bind(context)
-        return BoundDPSGD(**{**vars(self), "secure_noise": context.network.secure_noise})
+    def bind(self, context: Context) -> Self:
+        """Learn where noise comes from in this run."""
+        return self.filled(secure_noise=context.network.secure_noise)
+
+    # Sampling.
 
     @property
     def eager(self) -> bool:
         """Whether the operating system's generator is asked in every step."""
-        return self._secure()
-
-    def _secure(self) -> bool:
-        return False
+        return self.secure_noise
 
     def expected(self, samples: int) -> float:
         """Return the expected number of samples in a batch."""
         return float(min(self.batch or samples, samples))
-
-    def draw(self, samples: int, key: Key) -> list[Draw]:
-        """Return the samples of each step, drawn independently, and other samples up to a common number of rows."""
-        rate, rows = self.expected(samples) / samples, self.rows(samples)
-        steps = self.steps or self.epochs * self.batches(samples)
-        return [_poisson(self._in(samples, rate, fold(key, "step", step)), rows) for step in range(steps)]
-
-    def _in(self, samples: int, rate: float, key: Key) -> Drawn:
-        """Return which samples are in a batch. The guarantee counts on nobody knowing it, as it does with noise."""
-        if not self._secure():
-            return uniform(key, samples, dtype=torch.float64).numpy() < rate
-        return ((words_of(key, samples, True) >> 11 & (1 << 53) - 1).double() * 0.5**53).numpy() < rate
 
     def rows(self, samples: int) -> int:
         """Return the number of rows: 2 standard deviations above the expected number of samples, at most all."""
         mean = self.expected(samples)
         return min(samples, math.ceil(mean + SPREAD * math.sqrt(mean * (1 - mean / samples))))
 
-    def weight(self, grads: Params) -> Tensor:
-        """Return the factor that shortens the gradient of one sample to the bound."""
-        sizes = torch.stack([torch.linalg.vector_norm(grads[name]) for name in sorted(grads)])
-        size: Tensor = torch.linalg.vector_norm(sizes).clamp(min=self.clip)
-        return self.clip / size
+    def draw(self, samples: int, key: Key) -> list[Draw]:
+        """Return the samples of each step, drawn independently, and other samples up to a common number of rows."""
+        rate, rows, draws = self.expected(samples) / samples, self.rows(samples), list[Draw]()
+        for step in range(self.steps or self.epochs * self.batches(samples)):
+            drawn = self._in(samples, rate, fold(key, "step", step))
+            count = int(drawn.sum())
+            room = min(samples, rows * max(1, -(-count // rows)))  # the other samples follow in their order
+            draws.append(Draw(np.argsort(~drawn, kind="stable")[:room].astype(np.int64, copy=False), count))
+        return draws
 
-    def release(self, total: Params, expected: Tensor, key: Tensor, step: Tensor) -> Params:
+    def _in(self, samples: int, rate: float, key: Key) -> Drawn:
+        """Return which samples are in a batch. The guarantee counts on nobody knowing it, as it does with noise."""
+        if not self.secure_noise:
+            return uniform(key, samples, dtype=torch.float64).numpy() < rate
+        return ((words_of(key, samples, True) >> 11 & (1 << 53) - 1).double() * 0.5**53).numpy() < rate
+
+    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
+        """Return the rows of each draw."""
+        return [drawn.rows for drawn in self.draw(samples, key)]
+
+    # Steps.
+
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
+        """Return a copy of the received parameters, with velocity 0."""
+        return self.begun(start)
+
+    def hyperparams(self, clock: Clock) -> dict[str, float]:
+        """Return the learning rate of this round."""
+        return {"rate": self.rate(clock)}
+
+    def weight(self, grads: Tensor) -> Tensor:
+        """Return the factor that shortens the gradient of each sample to the bound."""
+        sizes: Tensor = torch.linalg.vector_norm(grads, dim=-1)
+        return self.clip / sizes.clamp(min=self.clip)
+
+    def release(self, total: Tensor, expected: Tensor, key: Tensor, step: Tensor) -> Tensor:
         """Add the noise, and divide by the expected size of a batch."""
         deviation = self.noise_multiplier * self.clip
-        if self._secure() and deviation:
-            noise = system_normal_like(total)
-            total = {name: (value.double() + deviation * noise[name]).to(value.dtype) for name, value in total.items()}
+        if self.secure_noise and deviation:
+            noise = self.where_trained(system_normal_like({"": total})[""], 0.0)
+            total = (total.double() + deviation * noise).to(total.dtype)
         elif deviation:
-            total = tree.shift(total, normal_like(key, step, total), deviation)
-        return tree.scale(total, 1 / expected)
+            total = total + deviation * self.where_trained(normal_like(key, step, {"": total})[""], 0.0)
+        return total * (1 / expected)
 
-    def limited(self, grads: Params) -> Params:
-        """Return the gradient as it is: samples are clipped, not batches."""
-        return grads
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
+        """Take a step of SGD with the released gradient, of which samples are clipped and not the batch."""
+        grads, params = gradient(carry["params"])
+        return self.moved(grads, params, start, carry, hyperparams["rate"], limited=False)
+
+    # Accounting.
+
+    @property
+    def private(self) -> bool:
+        """Whether there is noise."""
+        return self.noise_multiplier > 0
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee for the samples of every client: the largest epsilon that a client may have."""
@@ -175,25 +202,3 @@ class LargestEpsilon(Guarantee):
     def cases(self) -> tuple[Guarantee, ...]:
         """Return them."""
         return self.of
-
-
-@dataclass(frozen=True)
-class BoundDPSGD(DPSGD):
-    """``DPSGD`` in one run.
-
-    Args:
-        secure_noise: whether noise and batches come from the operating system, as all that protects anybody does, or
-            from the client's key
-    """
-
-    secure_noise: bool = field(default=False, kw_only=True)
-
-    def _secure(self) -> bool:
-        return self.secure_noise
-
-
-def _poisson(drawn: Drawn, rows: int) -> Draw:
-    """Return a batch; the other samples follow in their order, up to a multiple of a number of rows."""
-    count = int(drawn.sum())
-    room = min(len(drawn), rows * max(1, -(-count // rows)))
-    return Draw(np.argsort(~drawn, kind="stable")[:room].astype(np.int64, copy=False), count)
