@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gossamer import METHODS, FleetLinks, MagnitudePruned, Method, Split, Task, Wireless, simulate
-from gossamer.cli.build import make_method
+from gossamer.cli.build_method import make_method
 from gossamer.cli.request import PARTS, Request
 from gossamer.cli.run_args import own_flags, scan
 from gossamer.core.errors import ConfigError, require
@@ -26,8 +26,7 @@ from gossamer.engines.run import Result
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.codecs import OnWeights
 from gossamer.parts.solvers.schedules import LR_SCHEDULES
-from gossamer.runs.jobs import Job, spread
-from gossamer.runs.jobs.local import Local
+from gossamer.runs.jobs import Job, Local, spread
 from gossamer.tasks.batch_norms import STATISTICS
 from gossamer.tasks.data import Data, load
 from gossamer.tasks.data.splits import split

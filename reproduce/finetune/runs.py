@@ -12,8 +12,7 @@ from gossamer.core import files
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
-from gossamer.runs.jobs import Job, spread
-from gossamer.runs.jobs.local import Local
+from gossamer.runs.jobs import Job, Local, spread
 from reproduce.common import store
 from reproduce.common.cells import seconds
 from reproduce.common.store import Facts

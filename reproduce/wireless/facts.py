@@ -4,7 +4,7 @@ from itertools import accumulate
 
 from gossamer import Task
 from gossamer.engines.run import Result
-from gossamer.runs.report import summary as spending
+from gossamer.runs.report import summary
 from reproduce.common.cells import Cell
 from reproduce.common.store import Facts
 
@@ -13,7 +13,7 @@ def facts(cell: Cell, task: Task, result: Result) -> Facts:
     """Return all values of the page. Energy and time are those of the devices, summed up to each evaluated round."""
     metrics = result.metrics
     evaluated = [record for record in metrics if "accuracy" in record]
-    spent = spending.by_client(metrics, task.clients)
+    spent = summary.by_client(metrics, task.clients)
     assert spent is not None
     return {
         "rounds_told": [record["round"] for record in evaluated],
@@ -27,7 +27,7 @@ def facts(cell: Cell, task: Task, result: Result) -> Facts:
         "wasted": round(sum(spent["wasted"]), 6),
         "outages": [lost / sent for lost, sent in zip(spent["lost"], spent["messages"], strict=True)],
         "arrays": _mean([record["bytes_up"] for record in metrics], sum(spent["messages"])),
-        "unheard": spending.empty_rounds(metrics),
+        "unheard": summary.empty_rounds(metrics),
     }
 
 

@@ -27,7 +27,7 @@ from gossamer.engines.flower.server import FlowerRun
 from gossamer.engines.metric_sums import limit_of, means_of, metric_numbers
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.secure import NoSumWarning
-from gossamer.runs.report.evaluation import EVALUATION
+from gossamer.runs.report.part_reports import EVALUATION
 from gossamer.testing import tiny_task
 from helpers.flower_runs import NUMBERS, deploy, nodes, signing_keys
 from helpers.local_grid import LocalGrid

@@ -26,9 +26,8 @@ from gossamer.core.types import Clock, Layout
 from gossamer.engines.flower.messages import WORDS, read_keys
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.servers.private import PrivateMean
-from gossamer.runs.folder import RunFolder
+from gossamer.runs.folder import RELEASES, Releases, RunFolder
 from gossamer.runs.records import read_metrics
-from gossamer.runs.releases import RELEASES, Releases
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.flower_runs import NUMBERS, deploy, flower_run, ignore, nodes

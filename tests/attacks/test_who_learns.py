@@ -25,9 +25,8 @@ from gossamer.engines.flower.server import serve
 from gossamer.engines.kept_run import kept_key
 from gossamer.parts.servers.private import PrivateServer
 from gossamer.parts.servers.private_tree import TreeMean
-from gossamer.runs.checkpoint import read_server
+from gossamer.runs.checkpoint import decrypted, read_server
 from gossamer.runs.records import SECRET, read_metrics
-from gossamer.runs.secret_state import decrypted
 from gossamer.testing import tiny_task
 from helpers.flower_runs import NUMBERS, flower_run, nodes
 from helpers.local_grid import LocalGrid

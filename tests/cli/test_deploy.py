@@ -15,9 +15,8 @@ pytest.importorskip("flwr")
 
 from gossamer import METHODS, ConfigError, Robust
 from gossamer.cli import main
-from gossamer.cli.deploy import NEW, Deployment, plan, write_app
-from gossamer.cli.launch import read
-from gossamer.cli.protection import DEPLOYED_SERVER
+from gossamer.cli.deploy import DEPLOYED_SERVER, NEW, Deployment, plan, write_app
+from gossamer.cli.run import read_words
 from gossamer.runs.records import read_about, read_metrics
 
 FLEET = ROOT / "examples/fleet.toml"
@@ -35,7 +34,7 @@ OTHER_PARTS = [
 
 
 def planned(words: list[str]) -> Deployment:
-    asked = read(words, NEW)
+    asked = read_words(words, NEW)
     assert asked is not None
     return plan(asked, resume=False, out=None)
 

@@ -9,7 +9,7 @@ import pytest
 
 from gossamer import RoundRobin, Uniform, ditto, fedavg, fedpm, fedspa, local, perm, private, scaffold, sub_fedavg
 from gossamer.cli import main
-from gossamer.cli.private import too_noisy
+from gossamer.cli.run import too_noisy
 from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
 from gossamer.core.privacy import Participation

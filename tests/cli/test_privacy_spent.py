@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gossamer import fedavg, simulate
-from gossamer.cli import main, spent
+from gossamer.cli import main, privacy
 from gossamer.core.privacy import Participation
 from gossamer.parts.privacy.accounting import gaussian
 from gossamer.runs.records import read_metrics
@@ -60,7 +60,7 @@ def test_a_round_that_was_drawn_again_counts_each_time(
     assert main([*RUN, "--rounds", "2", "--noise-multiplier", "20", "--secure-noise", "--out", "a"]) == 0
     records = read_metrics(here / "a")
     records[-1]["figures"]["privacy"] |= {"releases": 5, "epsilon": 99.0}
-    monkeypatch.setattr(spent, "read_metrics", lambda path: records)
+    monkeypatch.setattr(privacy, "read_metrics", lambda path: records)
     found = ledger(["a"], capsys)
     assert found["runs"][0]["releases"] == 5
     assert found["epsilon"] == pytest.approx(gaussian(20.0, Participation(10, 10, "all", 9)).epsilon(5, 1e-3))

@@ -8,7 +8,7 @@ import pytest
 
 from gossamer import Task, fedavg, simulate
 from gossamer.cli import main
-from gossamer.cli.config import expanded
+from gossamer.cli.request import expanded
 from gossamer.core.errors import ConfigError
 from gossamer.runs.records import read_metrics
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gossamer import fedavg, perm, simulate
-from gossamer.cli import commands
+from gossamer.cli import COMMANDS
 from gossamer.methods.registry import ENTRIES
 from gossamer.testing import tiny_task
 
@@ -51,8 +51,8 @@ def started(*words: str, heavy: tuple[str, ...] = HEAVY) -> str:
 
 def test_the_help_lists_every_command() -> None:
     said = started("--help")
-    assert [name for name, command in commands.COMMANDS.items() if f"\n  {name}" not in said] == []
-    assert [command.help for command in commands.COMMANDS.values() if command.help not in said] == []
+    assert [name for name, command in COMMANDS.items() if f"\n  {name}" not in said] == []
+    assert [command.help for command in COMMANDS.values() if command.help not in said] == []
 
 
 def test_methods_are_listed_by_family_with_their_papers() -> None:
@@ -90,5 +90,5 @@ def test_help_of_looking_commands(run: Path) -> None:
 def test_every_command_has_its_function() -> None:
     from importlib import import_module
 
-    for command in commands.COMMANDS.values():
+    for command in COMMANDS.values():
         assert callable(getattr(import_module(f"gossamer.cli.{command.module}"), command.function))

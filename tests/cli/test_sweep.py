@@ -9,7 +9,7 @@ import pytest
 
 import gossamer
 from gossamer import ConfigError, RunError, load_run, load_sweep
-from gossamer.cli import launch, main, sweep_schedule, trust
+from gossamer.cli import main, run, sweep_schedule, trust
 from gossamer.core import files
 from gossamer.runs.jobs import Ended
 from gossamer.runs.records import read_metrics
@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sweep_schedule, "Local", lambda *rest: Inline())
-    monkeypatch.setattr(launch, "try_to_write", lambda *rest: None)  # report.html takes longer than these runs
+    monkeypatch.setattr(run, "try_to_write_page", lambda *rest: None)  # report.html takes longer than these runs
     return tmp_path
 
 

@@ -18,7 +18,7 @@ from gossamer.core.random import key
 from gossamer.core.types import Part
 from gossamer.engines.anomalies import FEWEST, SKETCH, AnomalyWatch, Exclusion, Limit, far, to_centre
 from gossamer.engines.flower.settings import Settings
-from gossamer.runs.report.anomalies import anomalies_of
+from gossamer.runs.report.summary import anomalies_of
 from gossamer.testing import tiny_task
 
 KEY = key(7)

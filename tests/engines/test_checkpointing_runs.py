@@ -9,7 +9,7 @@ from torch import nn
 
 from gossamer import ConfigError, Options, Result, RunError, Task, fedavg, fedmrn, fedspa, simulate
 from gossamer.cli import main
-from gossamer.cli.config import written
+from gossamer.cli.request import config_of
 from gossamer.engines.client import Client
 from gossamer.engines.executors import EAGER, EXECUTORS
 from gossamer.engines.ray.blueprint import Blueprint
@@ -126,7 +126,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     out = tmp_path / "run"
     assert main([*words, "--model", "mixer", "--executor", "one-by-one", "--out", str(out)]) == 0
     assert "one-by-one with checkpointing" in capsys.readouterr().out
-    assert "checkpointing = true" in written(out, read_about(out))
+    assert "checkpointing = true" in config_of(out, read_about(out))
     capsys.readouterr()
     assert main([*words, "--model", "mlp", "--out", str(tmp_path / "none")]) == 2
     assert "--checkpointing repeats blocks of the network" in capsys.readouterr().err

@@ -550,7 +550,7 @@ def task():
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Said]:
     """Runs of a task in a file, which each test damages."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gossamer.cli.launch.try_to_write", lambda path, data: None)  # which takes longer than the run
+    monkeypatch.setattr("gossamer.cli.run.try_to_write_page", lambda path, data: None)  # it takes longer than the run
     (tmp_path / "mine.py").write_text(TASK)
     command = "run fedavg --task mine.py:task --rounds 2 --steps 2 --executor one-by-one --eval-every 3 --out run"
     assert gossamer(command)[0] == 0
@@ -640,7 +640,8 @@ def test_a_run_from_python_is_exported_from_python(tmp_path: Path) -> None:
 
 
 def test_of_a_deployed_run_the_server_has_the_global_model_alone(tmp_path: Path) -> None:
-    from gossamer.cli.build import make_method, make_task
+    from gossamer.cli.build import make_task
+    from gossamer.cli.build_method import make_method
     from gossamer.cli.request import Request
     from gossamer.engines.flower import Settings
     from gossamer.engines.flower.server import FlowerRun

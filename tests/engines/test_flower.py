@@ -34,11 +34,11 @@ from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSi
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.privacy.parts import parts_of
 from gossamer.parts.servers import private
+from gossamer.runs import trackers
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
-from gossamer.runs.trackers import Tracker, tracking
-from gossamer.runs.trackers.base import Status
+from gossamer.runs.trackers import Status, Tracker
 from gossamer.testing import tiny_task
 from helpers.flower_runs import (
     CLIENTS,
@@ -691,7 +691,7 @@ def interrupt(*args: Any) -> None:
 
 def test_a_deployed_run_is_tracked_and_a_resumed_one_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(tracking, "TRACKERS", {"told": lambda: Told(told)})
+    monkeypatch.setattr(trackers, "TRACKERS", {"told": lambda: Told(told)})
     grid, app = LocalGrid(nodes(OWING, TASK, tmp_path)), server_app(OWING, TASK, rounds=2, wait=0)
     asked = {"out": str(tmp_path / "run")}
     with monkeypatch.context() as patch:

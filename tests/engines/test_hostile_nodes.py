@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from flwr.app import Message, MessageType
 
 from gossamer import METHODS, Method, Robust, Task
-from gossamer.cli.protection import DEPLOYED_SERVER
+from gossamer.cli.deploy import DEPLOYED_SERVER
 from gossamer.core import wire
 from gossamer.core.errors import RunError
 from gossamer.core.specs import parse

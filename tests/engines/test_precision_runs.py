@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gossamer import ConfigError, Method, Options, Result, RunError, Task, fedavg, fedmrn, fedspa, perm, simulate
 from gossamer.cli import main
-from gossamer.cli.config import written
+from gossamer.cli.request import config_of
 from gossamer.core.codec import Codec
 from gossamer.engines.executors.compiled import compile_on_gpu
 from gossamer.engines.simulation import Simulation
@@ -140,7 +140,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     out = tmp_path / "run"
     assert main([*words, "bf16", "--executor", "one-by-one", "--out", str(out)]) == 0
     assert "one-by-one in bf16" in capsys.readouterr().out
-    assert 'precision = "bf16"' in written(out, read_about(out))
+    assert 'precision = "bf16"' in config_of(out, read_about(out))
     capsys.readouterr()
     assert main([*words, "tf32", "--out", str(tmp_path / "none")]) == 2
     assert "--precision tf32 needs a GPU" in capsys.readouterr().err

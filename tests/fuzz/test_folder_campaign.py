@@ -8,7 +8,7 @@ import pytest
 
 from fuzz import folders
 from gossamer.runs import records
-from gossamer.runs.metrics_file import Lines, read_lines
+from gossamer.runs.records import Lines, read_lines
 
 NAME = "perm"
 """A run whose folder has files of every kind."""

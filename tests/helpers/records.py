@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.runs.metrics_file import METRICS, line_of
-from gossamer.runs.records import CHAIN, read_about
+from gossamer.runs.records import CHAIN, METRICS, line_of, read_about
 
 
 def write_records(path: Path, records: Sequence[dict[str, Any]]) -> None:

@@ -19,8 +19,7 @@ from gossamer.engines.kept_run import DamagedRunWarning
 from gossamer.runs import inside
 from gossamer.runs.checkpoint import read_init, read_server, read_split
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.metrics_file import line_of, read_lines
-from gossamer.runs.records import check_about, read_about, read_manifest, read_metrics
+from gossamer.runs.records import check_about, line_of, read_about, read_lines, read_manifest, read_metrics
 from gossamer.testing import tiny_task
 from helpers.records import write_records
 
@@ -549,10 +548,10 @@ def test_a_run_folder_that_nobody_may_write_to_can_be_looked_at(run: Path) -> No
 
 
 def test_groups_of_clients_are_those_of_the_last_round_or_unknown(tmp_path: Path) -> None:
-    from gossamer.runs.report import groups
+    from gossamer.runs.report import mixing
 
     simulate(perm(warmup=0, steps=1), tiny_task(), rounds=2, out=tmp_path / "run")
-    groups.read(tmp_path / "run")
+    mixing.read_mixing(tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints/2")
     with pytest.raises(RunError, match="there is no checkpoint of round 2"):
-        groups.read(tmp_path / "run")
+        mixing.read_mixing(tmp_path / "run")

@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 
 from gossamer import ConfigError
-from gossamer.runs.jobs import Ended, Job, spread
-from gossamer.runs.jobs.local import Local, shares, visible_gpus
+from gossamer.runs.jobs import Ended, Job, Local, shares, spread, visible_gpus
 from helpers.inline import Inline
 
 SCRIPT = """
 import sys
 from pathlib import Path
 
-from gossamer.runs.jobs import Job, spread
-from gossamer.runs.jobs.local import Local
+from gossamer.runs.jobs import Job, Local, spread
 from test_jobs import sleep
 
 with Local(1) as launcher:  # no guard of __main__: a worker imports no script

@@ -17,15 +17,15 @@ from torch import Tensor
 from gossamer import Lossy, Options, fedavg, fedprox, fedspa, simulate, sub_fedavg
 from gossamer.analysis.theory.costs import paper_costs
 from gossamer.cli import main
-from gossamer.cli.rebuild import rebuild
+from gossamer.cli.reopen import rebuild
 from gossamer.core.bits import bits, unbits
 from gossamer.core.method import Method
 from gossamer.core.types import State
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.views.mask_statistics import PAIRED, between, evenly, figures, held, moved, overlaps, row
 from gossamer.runs.records import read_about, read_metrics
-from gossamer.runs.report import REPORTS, Folder, heat, mask_layers, mask_map, page, tables
-from gossamer.runs.report.order import chain
+from gossamer.runs.report import REPORTS, Folder, heat, masks, page, tables
+from gossamer.runs.report.heat import chain
 from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.text import number, size
 from gossamer.testing import tiny_task
@@ -312,7 +312,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_shows_every_two_clients_in_order_of_their_labels(kept: Path) -> None:
-    from gossamer.cli.build import make_method, make_task
+    from gossamer.cli.build import make_task
+    from gossamer.cli.build_method import make_method
     from gossamer.cli.request import Request
     from gossamer.engines.export import stand
     from gossamer.runs.checkpoint import read_split
@@ -363,13 +364,13 @@ def test_the_page_has_a_cell_for_each_tensor_and_round(kept: Path) -> None:
 
 
 def test_runs_without_figures_by_tensor_have_no_maps_of_them() -> None:
-    assert mask_layers.figure([(1, dict.fromkeys(FIGURES, 0.5))]) == ""
+    assert masks.layer_maps([(1, dict.fromkeys(FIGURES, 0.5))]) == ""
 
 
 def test_a_long_run_shows_evenly_spaced_rounds() -> None:
     figures = {"tensors": ["w"], "tensor_density": [0.5], "tensor_distance": [0.25]}
-    said = mask_layers.figure([(at, figures) for at in range(1, 1001)])
-    assert f"{said.count('w, round ') // 2}" == f"{mask_layers.SHOWN}"
+    said = masks.layer_maps([(at, figures) for at in range(1, 1001)])
+    assert f"{said.count('w, round ') // 2}" == f"{masks.ROUNDS_SHOWN}"
 
 
 def test_show_compares_costs_with_the_papers_count(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,11 +448,11 @@ def test_masks_that_never_move_cannot_be_had_without_the_view(tmp_path: Path) ->
     simulate(METHODS["fixed"], tiny_task(), rounds=1, out=tmp_path / "run")
     tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5)).read_text())
     assert "Fewer than two masks are available. Left out: 5 clients" in words(tree)
-    assert mask_map.TITLE not in [svg.get("aria-label") for svg in tree.iter("svg")]
+    assert masks.TITLE not in [svg.get("aria-label") for svg in tree.iter("svg")]
 
 
 def test_of_many_clients_some_that_are_spread_evenly_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_map, "SHOWN", 4)
+    monkeypatch.setattr(masks, "CLIENTS_SHOWN", 4)
     task = tiny_task(clients=8)
     simulate(METHODS["own starts"], task, rounds=1, out=tmp_path / "run")
     tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5)).read_text())
@@ -497,21 +498,21 @@ def test_clients_of_the_same_labels_stand_together() -> None:
 def test_a_picture_has_every_cell_whatever_the_number_of_clients(many: int) -> None:
     alike = np.random.default_rng(many).random((many, many))
     alike = np.maximum(alike, alike.T)
-    mesh: Any = heat.figure(list(range(many)), alike).axes[0].collections[0]
+    mesh: Any = heat.heat_figure(list(range(many)), alike).axes[0].collections[0]
     cells = mesh.get_array()
     assert cells.mask.diagonal().all(), "a client and itself are blank"
     apart = ~np.eye(many, dtype=bool)
     np.testing.assert_array_equal(cells[apart], alike[apart])
     opacity = mesh.cmap(mesh.norm(cells))[..., 3]
     assert (np.diff(opacity[apart][np.argsort(alike[apart])]) >= 0).all(), "darker where two are more alike"
-    drawn = heat.heat(mask_map.TITLE, list(range(many)), alike)
+    drawn = heat.heat(masks.TITLE, list(range(many)), alike)
     tree = ElementTree.fromstring(f"<div>{drawn}</div>")
     assert len(pointed(tree)) == (many * (many - 1) if many <= heat.MARKED else 0)
     assert len(drawn) < 800_000
 
 
 def test_where_all_are_the_same_there_is_one_shade() -> None:
-    square, bar = heat.figure([4, 7, 9], np.ones((3, 3))).axes
+    square, bar = heat.heat_figure([4, 7, 9], np.ones((3, 3))).axes
     mesh: Any = square.collections[0]
     assert set(mesh.cmap(mesh.norm(mesh.get_array().compressed()))[..., 3].tolist()) == {1.0}
     assert [label.get_text() for label in bar.get_xticklabels()] == ["100.00 %"]
@@ -526,4 +527,4 @@ def test_every_figure_is_described() -> None:
     assert [name for name in FIGURES if f"| `{name}` |" not in before] == []
     assert [name for name in ("masks", "moved_in_all", "bytes_values", *FIGURES) if f"`{name}`" not in after] == []
     assert f"more than {PAIRED} clients those of {PAIRED}" in before
-    assert f"more than {mask_map.SHOWN} clients, {mask_map.SHOWN} are shown" in " ".join(after.split())
+    assert f"more than {masks.CLIENTS_SHOWN} clients, {masks.CLIENTS_SHOWN} are shown" in " ".join(after.split())

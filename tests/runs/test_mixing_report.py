@@ -15,20 +15,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gossamer import METHODS, fedavg, simulate
-from gossamer.cli import flags, main
-from gossamer.cli.build import make_method, make_task
+from gossamer.cli import main
+from gossamer.cli.build import make_task
+from gossamer.cli.build_method import make_method
+from gossamer.cli.flags import flags
 from gossamer.cli.request import Request
 from gossamer.core import files
 from gossamer.engines import Options
 from gossamer.engines.export import stand
 from gossamer.engines.simulation import Simulation
 from gossamer.methods import perm, perm_two_stage
-from gossamer.parts.servers import mixing
+from gossamer.parts.servers import mixing as servers
 from gossamer.runs.checkpoint import read_server, read_split
 from gossamer.runs.records import read_about, read_metrics
-from gossamer.runs.report import Folder, groups, heat, page, tables, text
-from gossamer.runs.report import mixing_map as drawing
-from gossamer.runs.report.groups import WeightCluster, weights_of
+from gossamer.runs.report import Folder, heat, mixing, page, tables, text
+from gossamer.runs.report.mixing import WeightCluster, weights_of
 from gossamer.runs.report.summary import summarise
 from gossamer.tasks.data import Split
 from gossamer.testing import tiny_task
@@ -59,7 +60,7 @@ def squares(draw: st.DrawFn) -> Tensor:
     return drawn / drawn.sum(1, keepdim=True)
 
 
-def everybody(square: Tensor) -> groups.Mixing:
+def everybody(square: Tensor) -> mixing.Mixing:
     return weights_of({"weights": square}, torch.ones(len(square), dtype=torch.bool))
 
 
@@ -86,15 +87,15 @@ def assert_same(found: list[WeightCluster], others: list[WeightCluster]) -> None
 
 @given(squares())
 def test_groups_are_those_of_the_definition(square: Tensor) -> None:
-    assert_same(groups.groups(everybody(square)), slow_groups(square))
+    assert_same(mixing.groups(everybody(square)), slow_groups(square))
 
 
 @given(squares())
 def test_few_weights_a_client_give_the_groups_of_their_square(square: Tensor) -> None:
     much, who = square.sort(dim=1, descending=True)
     few = {"who": who[:, :3], "much": much[:, :3]}
-    found = groups.groups(weights_of(few, torch.ones(len(square), dtype=torch.bool)))
-    assert_same(found, slow_groups(mixing.square(few, len(square))))
+    found = mixing.groups(weights_of(few, torch.ones(len(square), dtype=torch.bool)))
+    assert_same(found, slow_groups(servers.square(few, len(square))))
 
 
 @given(squares(), st.integers(0, 1000))
@@ -104,17 +105,17 @@ def test_clusters_give_the_groups_of_their_square(between: Tensor, seed: int) ->
     between = (between + torch.eye(count).double()) / 2
     cluster = torch.from_numpy(np.random.default_rng(seed).permutation(np.repeat(np.arange(count), 3)))
     kept = {"cluster": cluster, "share": torch.full((3 * count,), 1 / 3).double(), "between": between}
-    clustered, full = weights_of(kept, torch.ones(3 * count, dtype=torch.bool)), mixing.square(kept, 3 * count)
-    assert_same(groups.groups(clustered), slow_groups(full))
+    clustered, full = weights_of(kept, torch.ones(3 * count, dtype=torch.bool)), servers.square(kept, 3 * count)
+    assert_same(mixing.groups(clustered), slow_groups(full))
     order = list(range(3 * count))
     for each in (1, 4):
-        assert drawing.blocks(clustered, order, each) == pytest.approx(drawing.blocks(everybody(full), order, each))
+        assert mixing.blocks(clustered, order, each) == pytest.approx(mixing.blocks(everybody(full), order, each))
 
 
 def test_a_long_chain_is_one_group() -> None:
     square = (torch.eye(500) + torch.eye(500).roll(1, 0)).double() / 2
     order = torch.randperm(500, generator=torch.Generator().manual_seed(1))
-    assert_same(groups.groups(everybody(square[order][:, order])), [WeightCluster(list(range(500)), 1.0)])
+    assert_same(mixing.groups(everybody(square[order][:, order])), [WeightCluster(list(range(500)), 1.0)])
 
 
 def test_a_client_with_few_samples_belongs_to_those_that_it_learns_from() -> None:
@@ -122,22 +123,22 @@ def test_a_client_with_few_samples_belongs_to_those_that_it_learns_from() -> Non
     samples = torch.tensor([100, 100, 100, 20, 100, 100])
     z = torch.zeros(6, 6)
     z[:4, 4:] = z[4:, :4] = 1e3
-    weights = mixing.waterfill(z, samples, 10.0)
+    weights = servers.waterfill(z, samples, 10.0)
     assert weights[0, 3] < 1 / 12
-    assert [group.clients for group in groups.groups(everybody(weights))] == [[0, 1, 2, 3], [4, 5]]
+    assert [group.clients for group in mixing.groups(everybody(weights))] == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_who_was_not_compared_yet_is_in_no_group_and_not_drawn() -> None:
-    weights = mixing.even(5).clone()
+    weights = servers.even(5).clone()
     weights[:2] = torch.tensor([0.75, 0.25, 0, 0, 0])
     known = weights_of({"weights": weights}, torch.tensor([True, True, False, False, False]))
-    found = groups.groups(known)
+    found = mixing.groups(known)
     assert found == [WeightCluster([0, 1], 1.0)]
-    assert [*groups.described(found, 5)][1:] == [
+    assert [*mixing.described(found, 5)][1:] == [
         "0-1: 2 clients, 100.00 % of their weight within the group",
         "not compared yet: 3 clients",
     ]
-    assert drawing.blocks(known, drawing.ordered(known, found)).tolist() == [[0.75, 0.25], [0.75, 0.25]]
+    assert mixing.blocks(known, mixing.ordered(known, found)).tolist() == [[0.75, 0.25], [0.75, 0.25]]
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))
@@ -154,9 +155,9 @@ def test_ranges_name_all_numbers_or_say_how_many_are_left(numbers: set[int]) -> 
 def test_thousands_of_clients_take_a_few_lines() -> None:
     pairs = [WeightCluster([3 * n, 3 * n + 1], 0.75) for n in range(1000)]
     alone = [WeightCluster([3 * n + 2], 0.5 + n / 1998) for n in range(1000)]
-    said = list(groups.described([WeightCluster(list(range(3000, 3500)), 1.0), *pairs, *alone], 3500))
+    said = list(mixing.described([WeightCluster(list(range(3000, 3500)), 1.0), *pairs, *alone], 3500))
     assert said == [
-        f"1,001 groups of clients that learn from each other ({groups.RULE})",
+        f"1,001 groups of clients that learn from each other ({mixing.RULE})",
         "3000-3499: 500 clients, 100.00 % of their weight within the group",
         *(f"{3 * n}-{3 * n + 1}: 2 clients, 75.00 % of their weight within the group" for n in range(4)),
         "and 996 more groups of 2 clients",
@@ -259,7 +260,7 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def picture(tree: ElementTree.Element) -> ElementTree.Element:
-    (svg,) = (svg for svg in tree.iter("svg") if svg.get("aria-label") == drawing.TITLE)
+    (svg,) = (svg for svg in tree.iter("svg") if svg.get("aria-label") == mixing.TITLE)
     return svg
 
 
@@ -272,7 +273,7 @@ def pointed(tree: ElementTree.Element) -> dict[tuple[int, int], str]:
 
 def test_the_page_shows_every_weight_with_groups_together(kept: Path) -> None:
     tree = ElementTree.fromstring((kept / "report.html").read_text())
-    square = mixing.square(read_server(kept)["mixing"], 6)
+    square = servers.square(read_server(kept)["mixing"], 6)
     assert float(square[:3, 3:].sum() + square[3:, :3].sum()) == 0, "the halves have nothing for each other"
     slow = {(i, j): f"{100 * float(square[i, j]):.2f} %" for i in range(6) for j in range(6) if square[i, j] > 0}
     assert pointed(tree) == slow
@@ -301,14 +302,14 @@ def test_blocks_are_means_over_rows_and_sums_over_columns(square: Tensor, each: 
     order = np.random.default_rng(seed).permutation(len(square)).tolist()
     parts = [order[start : start + each] for start in range(0, len(order), each)]
     slow = [[float(square[rows][:, columns].sum(1).mean()) for columns in parts] for rows in parts]
-    found = drawing.blocks(everybody(square), order, each)
+    found = mixing.blocks(everybody(square), order, each)
     np.testing.assert_allclose(found, slow, atol=1e-12)
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
 
 def test_of_many_clients_several_share_a_row(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "SHOWN", 2)
-    tree = ElementTree.fromstring(f"<div>{drawing.figure(kept)}</div>")
+    monkeypatch.setattr(mixing, "SHOWN", 2)
+    tree = ElementTree.fromstring(f"<div>{mixing.mixing_map(kept)}</div>")
     assert len(list(picture(tree).iter("title"))) == 2, "each half for itself"
     assert "3 neighbours share a row and a column" in "".join(tree.itertext())
 
@@ -317,8 +318,8 @@ def test_clients_with_similar_weights_are_neighbours() -> None:
     """Odd and even ones in one group, with different strengths, stand apart."""
     square = torch.tensor([[5.0, 3.0] * 3, [3.0, 5.0] * 3] * 3).double() / 24
     found = everybody(square)
-    (group,) = groups.groups(found)
-    order = drawing.ordered(found, [group])
+    (group,) = mixing.groups(found)
+    order = mixing.ordered(found, [group])
     assert {frozenset(order[:3]), frozenset(order[3:])} == {frozenset({0, 2, 4}), frozenset({1, 3, 5})}
 
 
@@ -328,7 +329,7 @@ def test_shades_begin_where_they_are_told_to() -> None:
     none = np.zeros((2, 2), dtype=bool)
     ends = {}
     for lowest in (None, 0.0):
-        mesh: Any = heat.figure([4, 7], shares, blank=none, lowest=lowest).axes[0].collections[0]
+        mesh: Any = heat.heat_figure([4, 7], shares, blank=none, lowest=lowest).axes[0].collections[0]
         ends[lowest] = mesh.cmap(mesh.norm(mesh.get_array()))[..., 3].round(2)
     assert ends[None].tolist() == [[1.0, 0.19], [0.19, 1.0]]
     assert ends[0.0].tolist() == [[1.0, 1.0], [1.0, 1.0]]
@@ -339,11 +340,11 @@ def test_shades_begin_where_they_are_told_to() -> None:
 
 @pytest.mark.parametrize("name", ["perm", "perm-two-stage", "sub-fedavg", "fedsparsify", "fedavg-pruned"])
 def test_every_flag_has_a_meaning(name: str) -> None:
-    assert [flag.word for flag in flags.flags(METHODS[name], name) if not flag.meaning] == []
+    assert [flag.word for flag in flags(METHODS[name], name) if not flag.meaning] == []
 
 
 def test_a_recipe_means_by_a_flag_what_the_part_of_a_stage_says() -> None:
-    told = {flag.word: flag.meaning for flag in flags.flags(perm, "perm")}
+    told = {flag.word: flag.meaning for flag in flags(perm, "perm")}
     assert (
         told["--clusters"]
         == "compute weights between this number of clusters; none has 50 if there are more than 2,000 clients"
@@ -363,7 +364,7 @@ def test_every_figure_is_described() -> None:
     assert [name for name in ("own", "peers", "lam") if f"| `{name}` |" not in before] == []
     assert [name for name in ("trained", "skipped", "capped", "epoch") if f"| `{name}` |" not in before] == []
     assert [name for name in ("mixing", "visits", "groups", "capped_in_all") if f"`{name}`" not in after] == []
-    assert f"More than {drawing.SHOWN} clients" in after
+    assert f"More than {mixing.SHOWN} clients" in after
 
 
 # Export.

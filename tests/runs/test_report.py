@@ -19,8 +19,9 @@ from gossamer.cli import main
 from gossamer.core.extras import MissingExtraError
 from gossamer.parts.servers import Robust, TrimmedMean, WeightedMean
 from gossamer.runs.records import read_metrics
-from gossamer.runs.report import REPORTS, Folder, base, curves, holdings, html, page, plots, tables, text
-from gossamer.runs.report.holdings import COLUMNS
+from gossamer.runs.report import REPORTS, Folder, base, curves, page, plots, tables, text
+from gossamer.runs.report.page import COLUMNS
+from gossamer.runs.report.part_reports import SecureReport
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.summary import reasons, summarise
@@ -292,7 +293,7 @@ def test_colours_of_charts_are_those_of_the_page() -> None:
     drawn = chart("title", "round", [Series("a", [(1, 2.0)]), Series("b", [(1, 3.0)])])
     assert "var(--k0)" in drawn
     assert "var(--k1)" in drawn
-    style = (html.TEMPLATES / "style.css").read_text()
+    style = (plots.TEMPLATES / "style.css").read_text()
     assert [name for name in plots.VARIABLES.values() if f"{name[4:-1]}:" not in style] == []
     assert not set(plots.VARIABLES) & set(re.findall(r"#[0-9a-f]{6}", drawn))
 
@@ -345,18 +346,18 @@ def axes_of(figure: Any) -> list[Any]:
 @pytest.mark.parametrize("clients", [1, 7, COLUMNS, COLUMNS + 1, 1234])
 def test_a_split_is_drawn_in_two_hundred_columns_at_most(clients: int) -> None:
     split = split_of(clients)
-    bars, cells = axes_of(holdings.figure(split, data_of(split)))
+    bars, cells = axes_of(page.holdings_figure(split, data_of(split)))
     columns = -(-clients // -(-clients // COLUMNS))
     assert len(bars.patches) == columns
     (mesh,) = cells.collections
     assert mesh.get_array().shape == (3, columns)
     np.testing.assert_allclose(mesh.get_array().sum(axis=0), [bar.get_height() for bar in bars.patches])
-    drawn = ElementTree.fromstring(holdings.holdings(split, data_of(split)))
-    assert drawn.get("aria-label") == holdings.TITLE
+    drawn = ElementTree.fromstring(page.holdings(split, data_of(split)))
+    assert drawn.get("aria-label") == page.TITLE
 
 
 def test_without_the_data_a_split_shows_sizes_alone() -> None:
-    (bars,) = axes_of(holdings.figure(split_of(5), None))
+    (bars,) = axes_of(page.holdings_figure(split_of(5), None))
     assert [bar.get_height() for bar in bars.patches] == [3] * 5
 
 
@@ -625,3 +626,24 @@ def test_a_report_that_fails_says_so_and_hides_nothing_else(
     written = Path("run/report.html").read_text()
     for drawn in ("charts", "picture"):
         assert (f"odd: its report fails in {drawn}: KeyError: &#39;&lt;oops&gt;&#39;" in written) == (member == drawn)
+
+
+# Secure aggregation: sums, dropouts by phase, clients that lied, and what one client can add.
+
+PHASES = {"keys": 8, "shares": 8, "check": 7, "train": 6, "consent": 6, "unmask": 6}
+
+
+def test_a_summary_has_sums_dropouts_and_liars() -> None:
+    lied = "lied: its shares were unreadable or wrong for 7 of 7 neighbours"
+    first = {"asked": 8, **PHASES, "summed": 6, "reach": 15.0, "liars": {"3": lied}}
+    second = {"asked": 7, **dict.fromkeys(PHASES, 7), "summed": 7, "reach": 7.0}
+    records = [{"round": 1, "figures": {"secure": first}}, {"round": 2, "figures": {"secure": second}}]
+    report = SecureReport("secure")
+    summary = report.summary(records, 8)
+    assert summary is not None
+    assert summary["lost"] == {"keys": 0, "shares": 0, "check": 1, "train": 1, "consent": 0, "unmask": 0}
+    rows = dict(report.rows(summary))
+    assert rows["clients lost"] == "1 in check, 1 in train"
+    assert rows["clients that lied"] == f"client 3: {lied}"
+    assert rows["what one client can add"] == "up to 15 times its limit"
+    assert rows["the server saw"] == "2 sums of 6 to 7 clients each, and no single update"

@@ -12,9 +12,8 @@ from gossamer.core.random import fold, key
 from gossamer.core.types import State
 from gossamer.engines.export import stand
 from gossamer.engines.kept_run import kept_key
-from gossamer.runs.checkpoint import read_server
+from gossamer.runs.checkpoint import ENTRY, decrypted, encrypted, read_server, without
 from gossamer.runs.records import SECRET, checkpoints, read_metrics
-from gossamer.runs.secret_state import ENTRY, decrypted, encrypted, without
 from gossamer.testing import tiny_task
 from helpers.compare import same
 

@@ -14,8 +14,7 @@ from gossamer.cli import main
 from gossamer.engines.result import Result
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
-from gossamer.runs.report.targets import Target
-from gossamer.runs.report.to_target import Reached, compared, over_seeds, targets_for, to_target
+from gossamer.runs.report.targets import Reached, Target, compared, over_seeds, targets_for, to_target
 from gossamer.testing import tiny_task
 from helpers.records import write_records
 from helpers.scheduled import about, buffered, rounds_with_deadline

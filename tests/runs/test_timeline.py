@@ -16,13 +16,13 @@ from gossamer.core.specs import parse
 from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.schedules import SCHEDULES
-from gossamer.runs.report import bars, gantt, html, page, series, speeds, tables, virtual_time
+from gossamer.runs.report import curves, page, plots, tables, timeline, virtual_time
 from gossamer.runs.report.curves import figure
-from gossamer.runs.report.gantt import MARKS, ROWS, SHOWN, rows_of, windows
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.timeline import FOLDED, OUTCOMES, Task, task_counts, tasks_of
-from gossamer.runs.trackers.base import numbers
+from gossamer.runs.report.virtual_time import MARKS, ROWS, SHOWN, rows_of, windows
+from gossamer.runs.trackers import numbers
 from gossamer.tasks.data import Split
 from gossamer.tasks.data.partition import offsets
 from gossamer.tasks.metrics import TAKEN
@@ -124,7 +124,7 @@ def test_records_of_a_simulation_are_shown_alike(schedule: str, tmp_path: Path) 
     assert sum(summary["tasks"].values()) == len(tasks) > 0
     assert 0 <= summary["idle_share"] < 1
     ends = {r["round"]: round(r["time"] * SECOND) for r in result.metrics}
-    groups = speeds.thirds(tasks, {} if result.about["refills"] else ends)
+    groups = timeline.thirds(tasks, {} if result.about["refills"] else ends)
     waiting = sum(group.seconds["waiting"] for group in groups)
     if schedule.startswith("fedbuff"):
         assert waiting == 0
@@ -168,7 +168,7 @@ def test_progress_shows_virtual_time(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_trackers_and_frames_get_time_and_counts() -> None:
-    found, row = numbers(DEADLINE[0]), series.numbers(DEADLINE[0])
+    found, row = numbers(DEADLINE[0]), curves.numbers(DEADLINE[0])
     assert found["time"] == row["time"] == DEADLINE[0]["time"]
     wanted = DEADLINE[0]["tasks"]["outcome"].count("folded")
     assert (found["tasks/folded"], row["tasks.folded"]) == (wanted, wanted)
@@ -189,7 +189,7 @@ def test_curves_are_by_virtual_time_in_a_unit_that_suits() -> None:
 
 
 def test_a_plot_is_by_virtual_time_too() -> None:
-    axes = series.figure(BUFFERED, ["accuracy"], "time").axes[0]
+    axes = curves.metric_figure(BUFFERED, ["accuracy"], "time").axes[0]
     assert axes.get_xlabel() == "virtual time so far (min)"
     np.testing.assert_allclose(xdata(axes), [record["time"] / 60 for record in BUFFERED])
 
@@ -218,7 +218,7 @@ def test_the_page_shows_timeline_staleness_speeds_outcomes_and_costs_of_levels()
 
 def test_every_outcome_has_a_colour_of_its_own() -> None:
     assert {FOLDED, *MARKS} == set(OUTCOMES)
-    used = [*gantt.PHASES.values(), *MARKS.values()]
+    used = [*virtual_time.PHASES.values(), *MARKS.values()]
     assert len(set(used)) == len(used)
 
 
@@ -258,13 +258,15 @@ def test_a_timeline_of_many_tasks_shows_the_start_and_the_end() -> None:
 def test_bars_of_a_timeline_are_the_phases_of_tasks() -> None:
     whole = Task(1, 0, 0, 0, 2 * SECOND, 5 * SECOND, 9 * SECOND, "folded", 1.0)
     cut = Task(1, 1, 0, 0, 3 * SECOND, None, 6 * SECOND, "cancelled", 1.0)
-    (axes,) = gantt.figure([0, 1], windows([whole, cut]), [9 * SECOND]).axes
+    (axes,) = virtual_time.gantt_figure([0, 1], windows([whole, cut]), [9 * SECOND]).axes
     spans = {each.get_gid(): extents(each, 0) for each in axes.collections if each.get_gid()}
     assert spans["download-0"] == [(0, 2), (0, 3)]
     assert spans["computing-0"] == [(2, 5), (3, 6)], "what never ended takes the rest of the task"
     assert spans["upload-0"] == [(5, 9)]
     assert spans["cancelled-0"] == [(0, 6)]
-    tips = [title.text for title in ElementTree.fromstring(gantt.gantt([whole, cut], [9 * SECOND])).iter("title")]
+    tips = [
+        title.text for title in ElementTree.fromstring(virtual_time.gantt([whole, cut], [9 * SECOND])).iter("title")
+    ]
     assert "client 0, from the model of round 0, 9 s: aggregated in round 1" in tips
     assert "client 1, from the model of round 0, 6 s: cancelled in round 1" in tips
 
@@ -280,7 +282,7 @@ def test_a_page_of_many_tasks_stays_small() -> None:
 
 def test_thirds_are_by_the_median_of_whole_tasks_and_their_time_adds_up() -> None:
     tasks, ends = list(tasks_of(DEADLINE)), {r["round"]: round(r["time"] * SECOND) for r in DEADLINE}
-    groups = speeds.thirds(tasks, ends)
+    groups = timeline.thirds(tasks, ends)
     assert [group.clients for group in groups] == [4, 4, 4]
     assert [group.median for group in groups] == sorted(group.median for group in groups)
     assert sum(group.tasks for group in groups) == len(tasks)
@@ -294,7 +296,7 @@ def test_thirds_are_by_the_median_of_whole_tasks_and_their_time_adds_up() -> Non
 
 def test_where_slots_are_filled_at_once_nobody_waits() -> None:
     tasks = list(tasks_of(BUFFERED))
-    groups = speeds.thirds(tasks, {})
+    groups = timeline.thirds(tasks, {})
     assert [group.seconds["waiting"] for group in groups] == [0, 0, 0]
     assert groups[0].staleness < groups[2].staleness  # type: ignore[operator]
 
@@ -302,22 +304,22 @@ def test_where_slots_are_filled_at_once_nobody_waits() -> None:
 def test_clients_wait_for_the_end_of_each_exchange() -> None:
     probe = [Task(1, client, 0, 0, 1, 2, (client + 1) * SECOND, "folded", 1.0, 0) for client in range(3)]
     train = [Task(1, client, 0, 3 * SECOND, 3 * SECOND, 4 * SECOND, 5 * SECOND, "folded", 1.0, 1) for client in (0, 1)]
-    groups = speeds.thirds(probe + train, {1: 6 * SECOND})
+    groups = timeline.thirds(probe + train, {1: 6 * SECOND})
     assert [group.seconds["waiting"] for group in groups] == [3, 2, 0]
 
 
 def test_a_client_whose_tasks_are_all_cut_short_counts_by_them() -> None:
     tasks = [Task(1, 0, 0, 0, 1, 2, 5 * SECOND, "folded", 1.0), Task(1, 1, 0, 0, 1, None, 9 * SECOND, "cancelled", 1.0)]
     tasks.append(Task(2, 0, 1, 0, None, None, 20 * SECOND, "left", 1.0))
-    assert speeds.task_seconds(tasks) == {0: 5, 1: 9}
-    assert [group.clients for group in speeds.thirds(tasks, {1: 9 * SECOND, 2: 20 * SECOND})] == [1, 1]
+    assert timeline.task_seconds(tasks) == {0: 5, 1: 9}
+    assert [group.clients for group in timeline.thirds(tasks, {1: 9 * SECOND, 2: 20 * SECOND})] == [1, 1]
 
 
 # Charts.
 
 
 def test_stacked_bars_are_on_top_of_each_other() -> None:
-    axes = bars.column_figure("x", [0, 1, 2], {"a": [1, 2], "b": [3, 0]}, [0, 1]).axes[0]
+    axes = plots.column_figure("x", [0, 1, 2], {"a": [1, 2], "b": [3, 0]}, [0, 1]).axes[0]
     heights = [extents(each, 1) for each in axes.collections]
     assert heights == [[(0, 1), (0, 2)], [(1, 4), (2, 2)]]
 
@@ -331,6 +333,6 @@ def test_outcomes_and_staleness_count_every_task() -> None:
 
 
 def test_keys_of_a_figure_have_the_colours_that_they_are_given() -> None:
-    drawn = html.figure("title", "<svg/>", keys=["a", "b"], colours=[5, 2])
+    drawn = plots.framed("title", "<svg/>", keys=["a", "b"], colours=[5, 2])
     assert 'class="key k5">a<' in drawn
     assert 'class="key k2">b<' in drawn

@@ -13,9 +13,7 @@ import pytest
 from gossamer import Task, __version__, fedavg, resume, simulate
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import MissingExtraError
-from gossamer.runs.trackers import TRACKERS, Tracker
-from gossamer.runs.trackers.base import Status, flat, hyperparameters, numbers
-from gossamer.runs.trackers.tracking import Tracking, read_kept
+from gossamer.runs.trackers import TRACKERS, Status, Tracker, Tracking, flat, hyperparameters, numbers, read_kept
 
 TASK = Task.named("digits", clients=4, split="iid")
 METHOD = fedavg(steps=1)

@@ -1,9 +1,10 @@
-"""The command line. ``commands`` lists the commands.
+"""The command line: a table of commands, and what happens to their errors. Their modules are imported when used.
 
 Exit status: 0 success, 1 the command failed and finished rounds are kept, 2 wrong arguments and nothing was written,
 130 interrupted from the keyboard. With ``--debug`` an error shows its traceback, including frames in user files.
 """
 
+import argparse
 import os
 import sys
 import traceback
@@ -11,12 +12,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 
+from gossamer import __version__
 from gossamer.cli import user_files
-from gossamer.cli.commands import dispatch
+from gossamer.cli.common import Parser
 from gossamer.core.errors import ConfigError, GossamerError
 from gossamer.core.extras import missing
+from gossamer.core.specs import unknown
 
 __all__ = ["main"]
 
@@ -86,3 +90,57 @@ def _refuse(mistakes: Sequence[str], status: int, error: BaseException | None = 
         print(f"gossamer: {len(mistakes)} mistakes:", file=sys.stderr)
         print("\n".join(f"  - {mistake}" for mistake in mistakes), file=sys.stderr)
     return status
+
+
+class Command(NamedTuple):
+    """A command."""
+
+    help: str  # its line in ``gossamer --help``
+    module: str  # the module of ``gossamer.cli`` that has its function
+    function: str  # the function; it takes the words after the command and returns the exit status
+
+
+COMMANDS = {
+    "run": Command("simulate a method: gossamer run fedavg", "run", "run"),
+    "sweep": Command("run a method over a grid of settings and several seeds", "sweep", "sweep"),
+    "resume": Command("continue an interrupted run or sweep", "resume", "resume"),
+    "runs": Command("list the runs in a folder", "inspect", "runs"),
+    "show": Command("show one run in full", "inspect", "show"),
+    "compare": Command("compare runs, or the points of a sweep, as a table and as curves", "inspect", "compare"),
+    "export": Command("export the model of a run as files that need no Gossamer", "export", "export"),
+    "methods": Command("list the methods, or show one with its flags", "inspect", "methods"),
+    "data": Command("list data sets, partitions and models, or show a partition", "data", "data"),
+    "widths": Command("show how a network can be narrowed", "data", "widths"),
+    "plan": Command("choose power, pruning and measurements for a fleet of devices", "plan", "plan"),
+    "privacy": Command("show the noise that a privacy budget takes, without training", "privacy", "privacy"),
+    "fleet": Command("sample, show and convert fleets of devices", "fleet", "fleet"),
+    "stability": Command("measure the effect of a single training sample", "stability", "measure"),
+    "deploy": Command("run a method on real machines, with Flower", "deploy", "deploy"),
+}
+
+DESCRIPTION = "Federated learning for thin devices and thin links."
+EPILOG = "`gossamer COMMAND --help` describes a command."
+
+
+def dispatch(words: list[str]) -> int:
+    """Run the command that the words name, and return its exit status."""
+    if words and not words[0].startswith("-"):
+        if words[0] not in COMMANDS:
+            raise ConfigError(unknown("command", words[0], COMMANDS))
+        command = COMMANDS[words[0]]
+        status: int = getattr(import_module(f"gossamer.cli.{command.module}"), command.function)(words[1:])
+        return status
+    width = max(map(len, COMMANDS))
+    listed = "\n".join(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items())
+    parser = Parser(
+        prog="gossamer",
+        usage="gossamer [-h] [--version] [--debug] COMMAND ...",
+        description=f"{DESCRIPTION}\n\ncommands:\n{listed}",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gossamer {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error; works with every command")
+    parser.parse_args(words)
+    parser.print_help()
+    return 0

@@ -1,5 +1,6 @@
 """What several commands share."""
 
+import argparse
 import inspect
 import os
 import shlex
@@ -7,11 +8,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
 from gossamer.runs.records import check_about, read_about
 from gossamer.runs.sweeps import is_sweep
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of a command: flags are not abbreviated, and an error is one line."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **how})
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ``ConfigError`` instead of printing the usage."""
+        raise ConfigError(f"{message}: see {self.prog} --help")
+
 
 TRUST = "execute the Python files of a run that you have not started on this machine; read them first"
 """The help of ``--trust``."""
@@ -57,6 +70,11 @@ def check_folder(file: Path, flag: str = "--out") -> None:
 def command(name: str, path: Path) -> str:
     """Return the command line of a command on a run."""
     return f"gossamer {name} {shlex.quote(str(path))}"
+
+
+def flag_word(name: str) -> str:
+    """Return an option as it is typed: ``--per-round``."""
+    return f"--{name.replace('_', '-')}"
 
 
 def say(line: str) -> None:

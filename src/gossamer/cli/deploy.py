@@ -1,51 +1,46 @@
 """The command ``deploy``: ``deploy try``, ``deploy new``, ``deploy keys`` and ``deploy node``.
 
 Flower is an extra and slow to import. It is imported when one of these commands needs it.
+
+Updates are clipped by default, unless there is a reason against it. ``deploy node`` is a SuperNode whose client app
+stays in memory for all messages of a run.
 """
 
+import math
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gossamer.cli import deploy_node, trust, user_files
-from gossamer.cli.build import (
-    OPTIONS,
-    as_typed,
-    check_cohort,
-    find_recipe,
-    in_flags,
-    make_method,
-    make_options,
-    make_task,
-    server_task,
-)
-from gossamer.cli.common import command, say
+from gossamer.cli import trust, user_files
+from gossamer.cli.build import OPTIONS, as_typed, check_cohort, in_flags, make_options, make_task, server_task
+from gossamer.cli.build_method import find_recipe, make_method, with_budget
+from gossamer.cli.common import Parser, command, say
 from gossamer.cli.flags import Flag, arguments, flags, value
-from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
-from gossamer.cli.notices import notices
-from gossamer.cli.parser import Parser
-from gossamer.cli.private import too_noisy, with_budget
-from gossamer.cli.protection import DEPLOYED_SERVER, Protected, protected
 from gossamer.cli.request import DATA, Request
+from gossamer.cli.run import Asked, announce, carry_out, check_run_path, notices, read_words, too_noisy, unused_paths
 from gossamer.cli.run_args import RUN, SCHEDULE_NAMES, Verb
-from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.core.errors import ConfigError, Mistakes, RunError, require
 from gossamer.core.method import Method
 from gossamer.core.specs import spec
-from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
+from gossamer.engines.anomalies import DEPLOYED_EXCLUSION, FEWEST
 from gossamer.engines.kept_run import kept_key
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.warm_start import Init
+from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.schedules import SCHEDULES
+from gossamer.parts.servers.mean import WeightedMean
+from gossamer.parts.servers.robust import PLAIN
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import INIT, read_metrics
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.text import count
-from gossamer.runs.trackers.tracking import Tracking
+from gossamer.runs.trackers import Tracking
 from gossamer.tasks.precision import Precision
 from gossamer.tasks.task import Task
 
@@ -54,6 +49,52 @@ if TYPE_CHECKING:
     from gossamer.engines.flower import Settings
     from gossamer.engines.flower.network import LocalNetwork
     from gossamer.engines.flower.server import FlowerRun
+
+
+DEPLOYED_SERVER = "clip:median,multiple=3"
+"""Default of ``--server`` in a deployment: no update counts for more than three times the median norm."""
+
+
+class Protected(NamedTuple):
+    """A method as it is deployed."""
+
+    request: Request  # the request, with the rule of the server
+    method: Method  # the method
+    line: str  # which rule the server has, and why, for the user
+
+
+def protected(request: Request, method: Method, cohort: int) -> Protected:
+    """Return the method with the default rule of deployments, unless the user chose one or it cannot be used."""
+    if request.server == PLAIN:
+        return Protected(request, method, f"server: that of {request.method} (--server mean); updates are not clipped")
+    if request.server:
+        return Protected(request, method, f"server: {request.server} (--server)")
+    if why := _why_unclipped(request, method, cohort):
+        line = f"server: that of {request.method}; updates are not clipped by {DEPLOYED_SERVER}: {why}"
+        return Protected(request, method, line)
+    asked = replace(request, server=DEPLOYED_SERVER)
+    line = f"server: {DEPLOYED_SERVER}, the default of deployments; --server mean does not clip updates"
+    return Protected(asked, make_method(asked), line)
+
+
+def _why_unclipped(request: Request, method: Method, cohort: int) -> str:
+    """Return why updates cannot be clipped by default; empty if they can."""
+    down, server = method.training.down, method.server
+    if not method.shared:
+        return f"{request.method} sends none"
+    if method.training.secure is not None:
+        return "with secure aggregation, the server sees no single one"
+    if request.privacy.get("dp") == "central":
+        return "--dp central clips them"
+    if cohort < FEWEST:
+        return f"it needs rounds with at least {FEWEST} clients, and a round has {cohort}"
+    if not (isinstance(server, WeightedMean) and server.takes_any_mean):
+        return f"{request.method} does not aggregate them by a plain mean"
+    if isinstance(down, Delta) and down.codec is None:
+        return "with --down delta, clients repeat the aggregation"
+    own = [setting for setting in request.sets if setting.startswith("server.")]
+    return f"--set {own[0]} is a field of the method's own server" if own else ""
+
 
 NODES = 3
 POLL = 0.2
@@ -81,8 +122,10 @@ SHARED = [
     for flag in RUN
     if flag.name not in SIMULATED
 ]
+
 COMMON = [*TERMS, *SHARED]
 TRY = Verb("gossamer deploy try METHOD", COMMON)
+
 NEW = Verb("gossamer deploy new DIR METHOD", [flag for flag in COMMON if flag.name != "out"])
 
 USAGE = """usage: gossamer deploy COMMAND
@@ -100,7 +143,7 @@ commands:
 
 def deploy(words: list[str]) -> int:
     """``gossamer deploy ...``."""
-    known: dict[str, Callable[[list[str]], int]] = {"try": attempt, "new": new, "keys": keys, "node": deploy_node.node}
+    known: dict[str, Callable[[list[str]], int]] = {"try": attempt, "new": new, "keys": keys, "node": node}
     if words[:1] in ([], ["-h"], ["--help"]):
         print(USAGE)
         return 0
@@ -141,8 +184,10 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     if request.privacy and method and task and options and not mistakes.found:
         request = mistakes.attempt(with_budget, request, method, task, options, steady=False) or request
         method = mistakes.attempt(make_method, request)
-    served = _served(request, method, options, task.clients) if method and task and options else None
-    request, method = (served.request, served.method) if served else (request, method)
+    served = None
+    if method and task and options:
+        served = protected(request, method, options.updates(options.per_round or task.clients))
+        request, method = served.request, served.method
     if method and method.pooled:
         mistakes.note(f"{request.method} pools the samples of all clients, so it cannot be deployed")
     if task and nodes not in (None, task.clients):
@@ -166,11 +211,6 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed), start)
 
 
-def _served(request: Request, method: Method, options: Options, clients: int) -> Protected:
-    """Return the method with the default rule of deployments, if its rounds aggregate enough updates."""
-    return protected(request, method, options.updates(options.per_round or clients))
-
-
 def _check_run(method: Method, task: Task, settings: "Settings", init: Init | None) -> None:
     """Refuse a schedule that does not fit the method or the number of clients, and weights of another network."""
     from gossamer.engines.flower.server import FlowerRun
@@ -184,11 +224,10 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     common = {f.name: getattr(options, f.name) for f in fields(Settings) if hasattr(options, f.name)}
     given = {word: term if type(term) is bool else float(term) for word, term in terms.items() if term is not None}
     until = options.until.to_text() if options.until else ""
-    control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
-    control |= {"max_weight": options.max_weight or 0.0}
-    control |= {"epsilon": options.epsilon or 0.0, "delta": options.delta or 0.0}
-    control["exclude_after"] = options.exclude_after or 0
-    control["schedule"] = spec(options.schedule, SCHEDULES) if options.schedule else ""
+    schedule = spec(options.schedule, SCHEDULES) if options.schedule else ""
+    control = {"per_round": options.per_round or 0, "patience": options.patience or 0, "until": until}
+    control |= {"exclude_after": options.exclude_after or 0, "max_weight": options.max_weight or 0.0}
+    control |= {"epsilon": options.epsilon or 0.0, "delta": options.delta or 0.0, "schedule": schedule}
     try:
         return Settings(**{**common, **control, **given, **named})
     except ConfigError as error:
@@ -220,16 +259,13 @@ def write_app(folder: Path, planned: Deployment) -> None:
     flower_app.write(folder, *planned.pieces, planned.settings, {"data-dir": data_dir})
 
 
-# Writing an app.
-
-
 def new(words: list[str]) -> int:
     """``gossamer deploy new DIR METHOD [flags]``."""
     if len(words) > 1 and not words[0].startswith("-"):
         folder, rest = Path(words[0]), words[1:]
     else:
         folder, rest = Path(), words if {"-h", "--help"} & set(words) else []
-    asked = read(rest, NEW)
+    asked = read_words(rest, NEW)
     if asked is None:
         return 0
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -241,13 +277,9 @@ def new(words: list[str]) -> int:
     copied = ", ".join(sorted({file.name for piece in planned.pieces for file in piece.files}))
     own = f", and copied {copied} there" if copied else ""
     print(f"wrote app.py, pyproject.toml, nginx.conf and README.md to {folder}{own}; README.md describes the steps")
-    print(
-        "the SuperLink listens on its own machine alone; nginx.conf, or a firewall rule in README.md, admits the nodes"
-    )
+    admits = "nginx.conf, or a firewall rule in README.md, admits the nodes"
+    print(f"the SuperLink listens on its own machine alone; {admits}")
     return 0
-
-
-# Certificates and keys.
 
 
 def keys(words: list[str]) -> int:
@@ -271,16 +303,14 @@ def keys(words: list[str]) -> int:
     return 0
 
 
-# Trying it out.
-
-
 def attempt(words: list[str]) -> int:
     """``gossamer deploy try METHOD [flags]``."""
-    asked = read(words, TRY)
+    asked = read_words(words, TRY)
     if asked is None:
         return 0
     out = asked.given.pop("out", None)
-    place = Path(out) if out is not None else next(_free(asked))
+    named = {name: asked.given[name] for name in ("data", "task") if name in asked.given}
+    place = Path(out) if out is not None else next(unused_paths(Request(asked.method, **named)))
     asked.mistakes.attempt(check_run_path, place)
     planned = plan(asked, resume=True, out=str(place.absolute()))
     Precision(planned.settings.precision, torch.device(planned.settings.device))  # the nodes are on this machine
@@ -294,11 +324,6 @@ def attempt(words: list[str]) -> int:
     write_app(place / trust.APP, planned)
     trust.remember(planned.request.plain()["digests"] | trust.app_digest(place))
     return _go(run, folder)
-
-
-def _free(asked: Asked) -> Iterator[Path]:
-    given = {name: asked.given[name] for name in ("data", "task") if name in asked.given}
-    return unused_paths(Request(asked.method, **given))
 
 
 def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
@@ -373,3 +398,29 @@ def _follow(network: "LocalNetwork", path: Path, run: str, done: int, progress: 
         if state.status == "finished":
             return
         time.sleep(POLL)
+
+
+NOT_OF_NODES = ("--isolation", "--allow-runtime-dependency-installation")
+"""Flags of ``flower-supernode`` that do not apply: they are about processes that it would start."""
+
+
+def node(words: list[str]) -> int:
+    """``gossamer deploy node [flags]``."""
+    from gossamer.engines.flower import supernode
+
+    parser = Parser(
+        prog="gossamer deploy node",
+        usage="%(prog)s [--poll S] [flags of flower-supernode]",
+        description="Run a SuperNode whose client app stays in memory for all messages of a run.",
+        epilog="All other flags are those of flower-supernode: flower-supernode --help lists them.",
+    )
+    about = f"seconds between requests for messages (default: {supernode.POLL})"
+    parser.add_argument("--poll", metavar="S", type=float, default=supernode.POLL, help=about)
+    asked, arguments = parser.parse_known_args(words)
+    refused = [word for word in arguments if word.partition("=")[0] in NOT_OF_NODES]
+    require(
+        (0 < asked.poll < math.inf, f"--poll must be a positive number of seconds, got {asked.poll:g}"),
+        *((False, f"{word}: the client app runs in a process of Gossamer: use flower-supernode") for word in refused),
+    )
+    line = supernode.command(arguments, asked.poll)
+    os.execv(line[0], line)

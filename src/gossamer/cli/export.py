@@ -1,13 +1,12 @@
 """The command ``export``."""
 
 from pathlib import Path
-from typing import Any
 
-from gossamer.cli.build import one_method, server_task, whole_task
-from gossamer.cli.common import TRUST, open_run
+from gossamer.cli.build import server_task, whole_task
+from gossamer.cli.build_method import one_method
+from gossamer.cli.common import TRUST, Parser, open_run
 from gossamer.cli.flags import value
-from gossamer.cli.parser import Parser
-from gossamer.cli.rebuild import rebuild
+from gossamer.cli.reopen import rebuild
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.engines.export import DEFAULT, FILES, FORMATS, Exported, Format, check_out, stand
 from gossamer.engines.export import export as write
@@ -17,22 +16,17 @@ from gossamer.runs.report import text
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.summary import summarise
 
-MEANING = dict(
-    zip(
-        FILES,
-        (
-            "every tensor by name",
-            "the same tensors in sparse form",
-            "the network as a torch.export program; batch size: {batch}",
-            "the same program with tensors in sparse form",
-            "the network as an ONNX model; batch size: {batch}",
-            "the same model with tensors in sparse form",
-            "the adapter alone, for PEFT",
-            "the configuration of the adapter",
-        ),
-        strict=True,
-    )
+CONTENTS = (
+    "every tensor by name",
+    "the same tensors in sparse form",
+    "the network as a torch.export program; batch size: {batch}",
+    "the same program with tensors in sparse form",
+    "the network as an ONNX model; batch size: {batch}",
+    "the same model with tensors in sparse form",
+    "the adapter alone, for PEFT",
+    "the configuration of the adapter",
 )
+MEANING = dict(zip(FILES, CONTENTS, strict=True))
 
 
 def export(words: list[str]) -> int:
@@ -40,12 +34,9 @@ def export(words: list[str]) -> int:
     parser = Parser(prog="gossamer export", description="Export the model of a run as files that need no Gossamer.")
     parser.add_argument("run", metavar="RUN", help="folder of the run")
     parser.add_argument("--client", metavar="N", help="export the model of this client (default: the global model)")
-    parser.add_argument(
-        "--format",
-        metavar="LIST",
-        default=",".join(DEFAULT),
-        help=f"formats, separated by commas: {', '.join(FORMATS)} (default: {','.join(DEFAULT)})",
-    )
+    usual = ",".join(DEFAULT)
+    formats_help = f"formats, separated by commas: {', '.join(FORMATS)} (default: {usual})"
+    parser.add_argument("--format", metavar="LIST", default=usual, help=formats_help)
     parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
     parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
     parser.add_argument("--out", metavar="DIR", help="folder to write to (default: export/ in the folder of the run)")
@@ -66,7 +57,9 @@ def export(words: list[str]) -> int:
     assert about is not None  # or there were mistakes
     assert formats is not None
     if client is not None:
-        _check_client(client, about)
+        clients = about["task"]["clients"]
+        if not 0 <= client < clients:
+            raise ConfigError(f"--client {client}: the run has clients 0 to {clients - 1}")
     read = server_task if "deployment" in about else whole_task
     run = stand(path, *rebuild(path, about, method, task, read, trusted=arguments.trust))
     if client is not None and "deployment" in about and run.method.home(client).owner is None:
@@ -77,18 +70,16 @@ def export(words: list[str]) -> int:
     return 0
 
 
-def _check_client(client: int, about: dict[str, Any]) -> None:
-    clients = about["task"]["clients"]
-    if not 0 <= client < clients:
-        raise ConfigError(f"--client {client}: the run has clients 0 to {clients - 1}")
-
-
 def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) -> str:
     summary, score = summarise(run.about, run.metrics), primary(run.about)
+    whose = "of the global model" if run.method.shared or run.method.pooled else "as the mean over clients"
+    late = summary["evaluated_round"]
+    when = f" after round {late}" if late and late != summary["rounds"] else ""
+    recorded = f"the run recorded {score.write(summary[score.name])} {whose}{when}"
     rows = [
         ("model", f"{_whose(client, run, exported)}, after {text.count(exported.round, 'round')} of {path}"),
         ("zeros", text.percent(exported.zeros)),
-        (score.words, f"{score.write(exported.score)} on all test samples; {_recorded(summary, run)}"),
+        (score.words, f"{score.write(exported.score)} on all test samples; {recorded}"),
     ]
     if client is not None:
         mean = f"the run recorded {score.write(summary[score.over_clients])} as the mean over clients"
@@ -98,10 +89,8 @@ def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) 
         rows.append(("difference", f"{exported.difference:.1e} at most between scores of programs and network"))
     if exported.problem:
         rows.append(("no program", f"torch cannot export this network: {exported.problem}"))
-    files = [
-        (str(file), text.size(size), MEANING[file.name].format(batch=exported.batch))
-        for file, size in exported.files.items()
-    ]
+    meaning = {name: about.format(batch=exported.batch) for name, about in MEANING.items()}
+    files = [(str(file), text.size(size), meaning[file.name]) for file, size in exported.files.items()]
     return f"{text.pairs(rows)}\n\n{text.table(('file', 'size', 'contents'), files)}"
 
 
@@ -113,12 +102,3 @@ def _whose(client: int | None, run: Simulation, exported: Exported) -> str:
     if not run.method.shared and not run.clients.get(client):
         return f"the initial model: client {client} took part in no round"
     return f"the personalized model of client {client}"
-
-
-def _recorded(summary: dict[str, Any], run: Simulation) -> str:
-    """Return the score that the run recorded, and its model."""
-    whose = "of the global model" if run.method.shared or run.method.pooled else "as the mean over clients"
-    late = summary["evaluated_round"]
-    when = f" after round {late}" if late and late != summary["rounds"] else ""
-    score = primary(run.about)
-    return f"the run recorded {score.write(summary[score.name])} {whose}{when}"

@@ -1,6 +1,7 @@
 """Write a Flower app: a short module with a method and a task, which ``flwr run`` accepts as it is."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields, is_dataclass
@@ -21,17 +22,11 @@ APP = "app"
 
 
 class Snippet(NamedTuple):
-    """Source code of the app.
+    """Source code of the app."""
 
-    Args:
-        imports: pairs of module and name to import
-        text: the code
-        files: the user files that it needs
-    """
-
-    imports: frozenset[tuple[str, str]]
-    text: str
-    files: frozenset[Path] = frozenset()
+    imports: frozenset[tuple[str, str]]  # pairs of module and name to import
+    text: str  # the code
+    files: frozenset[Path] = frozenset()  # the user files that it needs
 
 
 def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: Path | None) -> Snippet:
@@ -83,11 +78,16 @@ def write(folder: Path, method: Snippet, task: Snippet, settings: Settings, conf
     for file in copied:
         shutil.copyfile(file, folder / file.name)
     (folder / f"{APP}.py").write_text(_code(settings.name, method, task))
-    name = project_name(folder)
-    (folder / "pyproject.toml").write_text(project(name, f"{settings.name} across machines", _config(settings, config)))
-    known = {"project": name, "method": settings.name, "copied": _listed(copied), "nodes": str(settings.nodes)}
-    readme = _filled("readme.md", **known)
-    (folder / "README.md").write_text(readme)
+    # A project name that Flower accepts.
+    name = re.sub(r"[^a-z0-9]", "-", folder.resolve().name.lower()).strip("-") or APP
+    meanings = dict(lines(Settings))
+    given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "name"}
+    entries = [f"{key.replace('_', '-')} = {json.dumps(value)}  # {meanings[key]}" for key, value in given.items()]
+    entries += [f"{key} = {json.dumps(value)}" for key, value in config.items()]
+    (folder / "pyproject.toml").write_text(project(name, f"{settings.name} across machines", "\n".join(entries)))
+    listed = "".join(f"- `{file.name}`: your file, copied unchanged\n" for file in sorted(copied))
+    known = {"project": name, "method": settings.name, "copied": listed, "nodes": str(settings.nodes)}
+    (folder / "README.md").write_text(_filled("readme.md", **known))
     (folder / "nginx.conf").write_text(_template("nginx.conf"))
 
 
@@ -105,12 +105,6 @@ def _filled(template: str, **texts: str) -> str:
 
 def _template(name: str) -> str:
     return resources("gossamer.cli").joinpath(f"template/{name}").read_text()
-
-
-def project_name(folder: Path) -> str:
-    """Return a project name that Flower accepts."""
-    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.resolve().name.lower())
-    return name.strip("-") or APP
 
 
 def _code(name: str, method: Snippet, task: Snippet) -> str:
@@ -133,14 +127,6 @@ def _place(imported: tuple[str, str]) -> tuple[str, bool, bool, str]:
     """Return the sort key of an import: by module, then constants, classes and functions."""
     module, word = imported
     return module, not word.isupper(), not word[0].isupper(), word
-
-
-def _config(settings: Settings, more: Mapping[str, Any]) -> str:
-    """Return the run configuration in TOML, each entry with its meaning."""
-    meanings = dict(lines(Settings))
-    given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "name"}
-    entries = [f"{key.replace('_', '-')} = {json.dumps(value)}  # {meanings[key]}" for key, value in given.items()]
-    return "\n".join([*entries, *(f"{key} = {json.dumps(value)}" for key, value in more.items())])
 
 
 def _written(values: Mapping[str, Any]) -> str:
@@ -182,7 +168,3 @@ def _file(kind: type) -> Path | None:
 def _differs(value: Any, field: Field[Any]) -> bool:
     """Return whether a field of a part differs from its default."""
     return field.init and getattr(value, field.name) != field.default
-
-
-def _listed(copied: Iterable[Path]) -> str:
-    return "".join(f"- `{file.name}`: your file, copied unchanged\n" for file in sorted(copied))

@@ -24,9 +24,8 @@ from gossamer.analysis.planning import (
 from gossamer.analysis.planning import plan as picture
 from gossamer.analysis.planning.work import operations, tried
 from gossamer.cli.build import make_task
-from gossamer.cli.common import check_folder, check_picture
+from gossamer.cli.common import Parser, check_folder, check_picture, flag_word
 from gossamer.cli.flags import value
-from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
 from gossamer.core.availability import SECOND
 from gossamer.core.errors import ConfigError, Mistakes
@@ -75,19 +74,12 @@ class Watts(float):
 
 
 class Term(NamedTuple):
-    """A flag.
+    """A flag."""
 
-    Args:
-        kind: the type of its value
-        default: the value if the flag is not given
-        takes: the placeholder of the value in help texts
-        meaning: the help text
-    """
-
-    kind: Any
-    default: Any
-    takes: str
-    meaning: str
+    kind: Any  # the type of its value
+    default: Any  # the value if the flag is not given
+    takes: str  # the placeholder of the value in help texts
+    meaning: str  # the help text
 
 
 BUDGETS = {
@@ -161,47 +153,15 @@ GROUPS = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="gossamer plan",
-        usage="gossamer plan FLEET --energy J (--deadline S | --schedule SPEC) [flags]",
-        description="Choose transmit power, pruning and measurements for a fleet of devices, so that the convergence "
-        "bound is smallest within the energy budget and the deadline.",
-    )
-    parser.add_argument("fleet", metavar="FLEET", help="file of the fleet")
-    required = parser.add_argument_group("budgets, both required")
-    required.add_argument("--energy", metavar=BUDGETS["energy"].takes, required=True, help=BUDGETS["energy"].meaning)
-    time = required.add_mutually_exclusive_group(required=True)
-    time.add_argument("--deadline", metavar=BUDGETS["deadline"].takes, help=BUDGETS["deadline"].meaning)
-    time.add_argument("--schedule", metavar="SPEC", help="schedule with a deadline, such as deadline:60s,over=1.3")
-    for title, terms in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for name, term in terms.items():
-            group.add_argument(f"--{name.replace('_', '-')}", metavar=term.takes, help=term.meaning)
-    output = parser.add_argument_group("output")
-    output.add_argument("--out", metavar="FILE", default="plan.json", help="file of the plan (default: plan.json)")
-    output.add_argument("--picture", metavar="FILE", default="plan.png", help="picture (default: plan.png)")
-    return parser
-
-
 class Size(NamedTuple):
-    """The size of a task.
+    """The size of a task."""
 
-    Args:
-        parameters: the number of parameters
-        samples: the number of samples of each client
-        flops: the operations of each client per round
-        overhead: the bytes of a message in addition to the measurements
-        pruning: the operations that pruning saves
-        constants: L, G and D of the bound
-    """
-
-    parameters: int
-    samples: tuple[int, ...]
-    flops: tuple[float, ...]
-    overhead: int = MessageSize.overhead
-    pruning: Pruning = Pruning()
-    constants: Constants = ONES
+    parameters: int  # the number of parameters
+    samples: tuple[int, ...]  # the number of samples of each client
+    flops: tuple[float, ...]  # the operations of each client per round
+    overhead: int = MessageSize.overhead  # the bytes of a message in addition to the measurements
+    pruning: Pruning = Pruning()  # the operations that pruning saves
+    constants: Constants = ONES  # L, G and D of the bound
 
 
 def plan(words: list[str]) -> int:
@@ -217,16 +177,33 @@ def plan(words: list[str]) -> int:
     energies = (problem.energy * ENERGIES).tolist()
     picture.draw(energies, problem.at_energies(energies), problem.energy, drawn)
     found.write(out)
-    facts = text.pairs([*_facts(found), *_constants(problem.target)])
-    print(
-        f"{_table(found)}\n\n{facts}\n\nplan in {out}, picture in {drawn}; to run it:\n{next_command(arguments, found)}"
-    )
+    facts, then = text.pairs(_facts(found, problem.target)), next_command(arguments, found)
+    print(f"{_table(found)}\n\n{facts}\n\nplan in {out}, picture in {drawn}; to run it:\n{then}")
     return 0
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
     """Return the arguments; a method or an adapter is refused with the reason."""
-    parser, mistakes = _parser(), Mistakes()
+    parser = Parser(
+        prog="gossamer plan",
+        usage="gossamer plan FLEET --energy J (--deadline S | --schedule SPEC) [flags]",
+        description="Choose transmit power, pruning and measurements for a fleet of devices, so that the convergence "
+        "bound is smallest within the energy budget and the deadline.",
+    )
+    parser.add_argument("fleet", metavar="FLEET", help="file of the fleet")
+    required = parser.add_argument_group("budgets, both required")
+    required.add_argument("--energy", metavar=BUDGETS["energy"].takes, required=True, help=BUDGETS["energy"].meaning)
+    time = required.add_mutually_exclusive_group(required=True)
+    time.add_argument("--deadline", metavar=BUDGETS["deadline"].takes, help=BUDGETS["deadline"].meaning)
+    time.add_argument("--schedule", metavar="SPEC", help="schedule with a deadline, such as deadline:60s,over=1.3")
+    for title, terms in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name, term in terms.items():
+            group.add_argument(flag_word(name), metavar=term.takes, help=term.meaning)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="FILE", default="plan.json", help="file of the plan (default: plan.json)")
+    output.add_argument("--picture", metavar="FILE", default="plan.png", help="picture (default: plan.png)")
+    mistakes = Mistakes()
     arguments, strange = parser.parse_known_args(words)
     for word in (arguments.fleet, *strange) if strange else ():
         if word in METHODS:
@@ -244,20 +221,17 @@ def _parsed(words: list[str]) -> argparse.Namespace:
 
 def next_command(arguments: argparse.Namespace, found: Plan) -> str:
     """Return the command of a run that follows the plan."""
-    words = ["gossamer", "run", "onebit-cs", "--channel", _channel(found), "--fleet", arguments.fleet]
+    fields = {"fading": found.fading, "seed": found.channel_seed}
+    given = [f"{name}={value}" for name, value in fields.items() if value != getattr(Wireless, name)]
+    channel = f"wireless:{','.join(given)}" if given else "wireless"
+    words = ["gossamer", "run", "onebit-cs", "--channel", channel, "--fleet", arguments.fleet]
     words += ["--plan", arguments.out, *([] if arguments.task else ["--clients", str(len(found.clients))])]
     asked = {**{name: getattr(arguments, name) for name in TASK}, "seed": found.seed or None}
-    words += [word for name, text in asked.items() if text for word in (f"--{name.replace('_', '-')}", str(text))]
+    words += [word for name, text in asked.items() if text for word in (flag_word(name), str(text))]
     words += ["--set", f"solver.batch={arguments.batch}"] if arguments.batch else []
     words += ["--no-fresh", "--retain", "signs"] if found.each > 1 else []
     words += ["--schedule", arguments.schedule] if arguments.schedule else []
     return shlex.join(words)
-
-
-def _channel(found: Plan) -> str:
-    fields = {"fading": found.fading, "seed": found.channel_seed}
-    given = [f"{name}={value}" for name, value in fields.items() if value != getattr(Wireless, name)]
-    return f"wireless:{','.join(given)}" if given else "wireless"
 
 
 def _problem(arguments: argparse.Namespace) -> Problem:
@@ -312,24 +286,22 @@ def _flagged(kind: Callable[..., T], *args: Any, **more: Any) -> T:
     try:
         return kind(*args, **more)
     except ConfigError as error:
-        raise ConfigError(*map(_by_flag, error.mistakes)) from None
-
-
-def _by_flag(mistake: str) -> str:
-    name = re.match(r"(?:\w+\.)?(\w+)", mistake)
-    known = name is not None and name[1] in {*BUDGETS, *NUMBERS, *OTHERS, *BOUND}
-    return f"--{name[1].replace('_', '-')}{mistake[name.end() :]}" if name and known else mistake
+        known = {*BUDGETS, *NUMBERS, *OTHERS, *BOUND}
+        named = ((re.match(r"(?:\w+\.)?(\w+)", mistake), mistake) for mistake in error.mistakes)
+        raise ConfigError(
+            *(f"{flag_word(at[1])}{mistake[at.end() :]}" if at and at[1] in known else mistake for at, mistake in named)
+        ) from None
 
 
 def _read(name: str, term: Term, arguments: argparse.Namespace) -> Any:
     typed = getattr(arguments, name)
-    return term.default if typed is None else value(f"--{name.replace('_', '-')}", typed, term.kind)
+    return term.default if typed is None else value(flag_word(name), typed, term.kind)
 
 
 def _size(arguments: argparse.Namespace, given: dict[str, Any], clients: int) -> Size:
     """Return the size of a round, from numbers or from a task."""
     tasks = (*TASK, "batch", "probe")
-    named = [f"--{name.replace('_', '-')}" for name in tasks if getattr(arguments, name) is not None]
+    named = [flag_word(name) for name in tasks if getattr(arguments, name) is not None]
     numbers = {name: given[name] for name in NUMBERS}
     if all(number is None for number in numbers.values()):
         return _measured(arguments, given, clients)
@@ -365,7 +337,8 @@ def _limits(measurements: tuple[int, ...], parameters: int, most_pruned: float) 
     return _flagged(Limits, *ends, most_pruned)
 
 
-HEAD = ("device", "clients", "power W", "pruned", "lost", "Mbit/s", "J computing", "sending", "s computing", "sending")
+COSTS = ("J computing", "sending", "s computing", "sending")
+HEAD = ("device", "clients", "power W", "pruned", "lost", "Mbit/s", *COSTS, "binding")
 
 
 def _table(found: Plan) -> str:
@@ -373,20 +346,22 @@ def _table(found: Plan) -> str:
     groups: dict[Share, list[int]] = {}
     for client, share in enumerate(found.clients):
         groups.setdefault(share, []).append(client)
-    rows = [(*_row(share, clients), share.binding) for share, clients in groups.items()]
-    return text.table((*HEAD, "binding"), rows)
+    rows = []
+    for share, clients in groups.items():
+        which = ", ".join(map(str, clients)) if len(clients) <= LISTED else f"{len(clients):,} clients"
+        spent = (share.computing_joules, share.sending_joules, share.computing_seconds, share.sending_seconds)
+        quality = (text.percent(share.ratio), text.percent(share.outage), text.number(share.rate / 1e6))
+        costs = map(text.number, spent)
+        rows.append((share.name, which, text.number(share.power), *quality, *costs, share.binding))
+    return text.table(HEAD, rows)
 
 
-def _row(share: Share, clients: list[int]) -> tuple[str, ...]:
-    which = ", ".join(map(str, clients)) if len(clients) <= LISTED else f"{len(clients):,} clients"
-    spent = (share.computing_joules, share.sending_joules, share.computing_seconds, share.sending_seconds)
-    quality = (text.percent(share.ratio), text.percent(share.outage), text.number(share.rate / 1e6))
-    return share.name, which, text.number(share.power), *quality, *map(text.number, spent)
-
-
-def _facts(found: Plan) -> list[tuple[str, str]]:
+def _facts(found: Plan, target: Target) -> list[tuple[str, str]]:
     clients, share = found.clients, found.measurements / found.parameters
     terms = ", ".join(f"{name} {text.number(term)}" for name, term in found.terms.items())
+    names = {"L": target.smoothness, "G": target.gradient, "D": target.weights}
+    given = ", ".join(f"{name} = {text.number(x)}" for name, x in names.items())
+    model = "the error of the decoder" if target.entries else f"C = {text.number(target.reconstruction)}"
     return [
         ("measurements", f"{found.measurements:,}, {text.percent(share)} of {found.parameters:,} parameters"),
         ("message", text.size(found.bits / 8)),
@@ -395,10 +370,5 @@ def _facts(found: Plan) -> list[tuple[str, str]]:
         ("lost messages", f"{text.percent(sum(share.outage for share in clients) / len(clients))}, mean over clients"),
         ("pruned weights", f"{text.percent(sum(found.ratios) / len(clients))}, mean over clients"),
         ("bound", f"{text.number(found.bound)}: {terms}"),
+        ("constants", f"{given}, {model}"),
     ]
-
-
-def _constants(target: Target) -> list[tuple[str, str]]:
-    names = {"L": target.smoothness, "G": target.gradient, "D": target.weights}
-    model = "the error of the decoder" if target.entries else f"C = {text.number(target.reconstruction)}"
-    return [("constants", f"{', '.join(f'{name} = {text.number(x)}' for name, x in names.items())}, {model}")]

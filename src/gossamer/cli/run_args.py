@@ -1,29 +1,139 @@
 """The arguments after ``gossamer run METHOD``: the flags of every run, and those of the method.
 
 argparse is not used, because it stops at the first mistake and takes ``-1e-3`` for a flag.
+
+``--fleet`` and ``--plan`` concern both the channel and the method. ``--channel wireless --fleet FILE`` is short for
+``--channel wireless:FILE``. The same holds for the channel ``fleet``. Without a fleet the devices are phones: on radio
+links (``gossamer.fleet.fleet.PHONES``), and for the channel ``fleet`` a drawn fleet (``sample:phones``). With
+``--schedule`` and without ``--channel``, the channel is ``fleet``, because virtual time needs devices and links. A plan
+sets the ``powers`` of the channel. If the method has the flags, it also sets ``--ratio``, ``--by tensor`` and
+``--rows``. The values are recorded, so a resumed run does not need the file. A method without these flags takes only
+the powers.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gossamer.cli.devices import PLAN
+from gossamer.analysis.planning import Plan
+from gossamer.analysis.planning.work import check_work
 from gossamer.cli.flags import Flag, Recipe, flags
 from gossamer.cli.request import CLIENTS, DATA, FLEET, ROUNDS
 from gossamer.core.errors import ConfigError
-from gossamer.core.specs import nearest
+from gossamer.core.specs import NONE, nearest, parse, texts, written
 from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.options import AUTO
+from gossamer.engines.simulation import Simulation
+from gossamer.fleet.fleet import AIR
+from gossamer.parts.channels import CHANNELS
+from gossamer.parts.channels.fleet_links import PLAUSIBLE, FleetLinks
+from gossamer.parts.channels.wireless import Wireless
 from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report.text import pairs
 from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
+PLAN, WIRELESS, DEVICES, CAPACITIES, SCHEDULE = "plan", "wireless", "fleet", "capacities", "schedule"
+
+LINKS: dict[str, type] = {WIRELESS: Wireless, DEVICES: FleetLinks}
+"""Channels with the devices of a fleet."""
+
+CONTRADICTED = ("measurements", "rise", "codec")
+"""Flags that would contradict a plan, in addition to those that it sets."""
+
+
+def share_fleet(given: dict[str, Any], own: Sequence[Flag]) -> list[str]:
+    """Pass ``--fleet`` to the channel, and to the method if it has such a flag; return the mistakes.
+
+    ``given`` is changed in place.
+    """
+    wanted = any(flag.name == FLEET for flag in own)
+    idle = f"--capacities has no effect with --fleet, which sets them by memory: leave one out; {AIR}"
+    unheeded = wanted and fleet_heeded(given) and CAPACITIES in given
+    return [*([idle] if unheeded else []), *_handed(given, wanted)]
+
+
+def fleet_heeded(given: dict[str, Any]) -> bool:
+    """Return whether a fleet is given to the method."""
+    return given.get(FLEET) not in (None, *NONE)
+
+
+def _handed(given: dict[str, Any], wanted: bool) -> list[str]:
+    path = given.get(FLEET) if wanted else given.pop(FLEET, None)
+    path = None if path in NONE else path
+    if given.get(SCHEDULE) not in (None, *NONE):  # virtual time needs devices
+        given.setdefault("channel", DEVICES if path is not None else f"{DEVICES}:{PLAUSIBLE}")
+    name, _, rest = given.get("channel", "").partition(":")
+    if name not in LINKS:
+        effect = "--fleet has no effect here: add --schedule, --channel wireless or --channel fleet, or leave it out"
+        return [] if path is None or wanted else [effect]
+    named = any(field == FLEET for field, _ in texts(rest, LINKS[name]))
+    if path is not None and named and not wanted:
+        return ["--channel and --fleet both name a fleet: choose one"]
+    if path is not None and not named:
+        given["channel"] = ",".join([f"{name}:{written(FLEET, path)}", *([rest] if rest else [])])
+    return []
+
+
+class Followed(NamedTuple):
+    """The plan that a run follows."""
+
+    plan: Plan | None = None  # the plan, if there is one
+    whole: bool = False  # whether the method follows all of it, or the powers alone
+    mistakes: tuple[str, ...] = ()  # the mistakes in its use
+
+    def check(self, run: Simulation, method: str) -> list[str]:
+        """Refuse a run whose work differs from the plan; return notes for the user."""
+        if self.plan is None:
+            return []
+        if not self.whole:
+            return [f"--plan: {method} takes only the powers: it prunes and sends differently from the plan"]
+        try:
+            return [f"--plan: {note}" for note in check_work(self.plan, run.method.method, run.objective, run.split)]
+        except ConfigError as error:
+            raise ConfigError(*(f"--plan: {mistake}" for mistake in error.mistakes)) from error
+
+
+def follow_plan(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: int) -> Followed:
+    """Apply ``--plan`` to the given values, in place; call it after ``share``."""
+    path, channel = given.pop(PLAN, None), str(given.get("channel", ""))
+    if path is None:
+        return Followed()
+    name, _, fields = channel.partition(":")
+    if name != WIRELESS:
+        return Followed(mistakes=("--plan needs a wireless channel: add --channel wireless --fleet FILE",))
+    try:
+        plan = Plan.read(path)
+        # A task has its own number of clients.
+        number = len(plan.clients) if given.get("task") else int(given.get("clients", clients))
+        try:
+            found = parse(channel, CHANNELS, "channel")
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        assert isinstance(found, Wireless)
+        plan.check(found, number, int(given.get("seed", seed)))
+    except ConfigError as error:
+        return Followed(mistakes=tuple(f"--plan: {mistake}" for mistake in error.mistakes))
+    except ValueError:  # a wrong channel, number of clients or seed is reported elsewhere
+        return Followed()
+    says = {"ratio": "+".join(map(repr, plan.ratios)), "by": "tensor", "rows": str(plan.measurements)}
+    known = {flag.name for flag in own}
+    whole = says.keys() <= known
+    twice = [name for name in (*says, *CONTRADICTED) if whole and name in given]
+    twice += ["channel"] * ("powers" in dict(texts(fields, Wireless)))
+    powers = f"powers={'+'.join(map(repr, plan.powers))}"
+    given |= {**(says if whole else {}), "channel": f"{WIRELESS}:{','.join(filter(None, (fields, powers)))}"}
+    return Followed(plan, whole, tuple(f"--{name} is set by the plan: leave one out" for name in twice))
+
+
 SUITS = "that of the data set"
 OWN = "that of the method"
+
 CLIP = "clip"
 MODES = ("central", "distributed", "local", "example")
+
 WHERE = "local|auto|HOST:PORT"
 EXECUTOR_NAMES = ", ".join((AUTO, *EXECUTORS))
+
 SCHEDULE_NAMES = ", ".join(SCHEDULES)
 
 RUN = [
@@ -90,23 +200,18 @@ RUN = [
     Flag("out", str, "a new folder under runs/", "folder of the run", "DIR"),
 ]
 CONFIG = Flag("config", str, "", "TOML file of flags; typed flags win", "FILE")
-SET = Flag("set", str, "", "set a field of a part; may be repeated", "part.field=value")
 
+SET = Flag("set", str, "", "set a field of a part; may be repeated", "part.field=value")
 
 OWN_MEANING = (FLEET, CLIP, "noise_multiplier")
 """Flags that a method may have too, with its own meaning."""
 
 
 class Verb(NamedTuple):
-    """A command that runs a method.
+    """A command that runs a method."""
 
-    Args:
-        command: the words before the flags
-        flags: the flags that do not depend on the method
-    """
-
-    command: str
-    flags: Sequence[Flag]
+    command: str  # the words before the flags
+    flags: Sequence[Flag]  # the flags that do not depend on the method
 
     def of(self, method: str) -> str:
         """Return the command with a method."""
@@ -117,19 +222,12 @@ RUN_VERB = Verb("gossamer run METHOD", RUN)
 
 
 class Typed(NamedTuple):
-    """Scanned arguments.
+    """Scanned arguments."""
 
-    Args:
-        given: values by the name of their flag
-        sets: values of ``--set``, in order
-        strange: unknown flags
-        mistakes: other mistakes
-    """
-
-    given: dict[str, Any]
-    sets: list[str]
-    strange: list[str]
-    mistakes: list[str]
+    given: dict[str, Any]  # values by the name of their flag
+    sets: list[str]  # values of ``--set``, in order
+    strange: list[str]  # unknown flags
+    mistakes: list[str]  # other mistakes
 
 
 def own_flags(recipe: Recipe, name: str, verb: Verb = RUN_VERB) -> list[Flag]:
@@ -162,7 +260,12 @@ def scan(words: Sequence[str], own: Sequence[Flag], verb: Verb = RUN_VERB) -> Ty
         elif known[word][1] is not None:
             _imply(typed, word, *known[word], text if equals else None)
         elif equals or follows:
-            _give(typed, known[word][0], text if equals else rest.pop(0))
+            flag = known[word][0]
+            text = text if equals else rest.pop(0)
+            if flag is SET:
+                typed.sets.append(text)
+            else:
+                typed.given[flag.name] = text
         else:
             typed.mistakes.append(f"{word} needs a value: {known[word][0].usage}")
     return typed
@@ -172,13 +275,6 @@ def _imply(typed: Typed, word: str, flag: Flag, implied: bool | None, text: str 
     if text is not None:
         typed.mistakes.append(f"{word} takes no value, got {text!r}: write {' or '.join(flag.words)}")
     typed.given[flag.name] = implied
-
-
-def _give(typed: Typed, flag: Flag, text: str) -> None:
-    if flag is SET:
-        typed.sets.append(text)
-    else:
-        typed.given[flag.name] = text
 
 
 def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:

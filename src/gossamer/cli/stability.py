@@ -1,17 +1,18 @@
 """The command ``stability``."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from gossamer.analysis.stability import REPEATS, Growth, Newcomer, Stability, Swap, growth, stability
-from gossamer.cli.build import OPTIONS, assemble, find_recipe, make_method
+from gossamer.cli.build import OPTIONS, assemble
+from gossamer.cli.build_method import find_recipe, make_method
 from gossamer.cli.common import say
-from gossamer.cli.devices import CAPACITIES, heeded
 from gossamer.cli.flags import Flag, flags, takes, value
-from gossamer.cli.launch import Asked, read
 from gossamer.cli.request import Request
-from gossamer.cli.run_args import RUN, Verb
+from gossamer.cli.run import Asked, read_words
+from gossamer.cli.run_args import CAPACITIES, RUN, Verb, fleet_heeded
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.core.method import Method
 from gossamer.core.specs import pieces
@@ -55,7 +56,7 @@ class Terms(NamedTuple):
 
 def measure(words: list[str]) -> int:
     """``gossamer stability METHOD [flags]``."""
-    asked = read(words, VERB)
+    asked = read_words(words, VERB)
     return _start(asked) if asked else 0
 
 
@@ -74,9 +75,12 @@ def _start(asked: Asked) -> int:
     found: Growth | Stability
     if capacities is not None:
         found = growth(partial(_with_capacity, request), capacities, simulation.task, **how)
+        what, swaps = "after the last round, ", found.found[0][1].swaps
     else:
         found = stability(make_method(request), simulation.task, **how)
-    print(json.dumps(found.plain(), indent=1, allow_nan=False) if terms.json else _shown(found))
+        what, swaps = "", found.swaps
+    told = f"{what}mean over {count(len(swaps), 'replaced sample')}\n\n{found}"
+    print(json.dumps(found.plain(), indent=1, allow_nan=False) if terms.json else told)
     return 0
 
 
@@ -110,7 +114,7 @@ def _capacities(request: Request) -> tuple[Any, ...]:
     known = [flag for flag in flags(recipe, request.method) if flag.name == CAPACITIES]
     if not known:
         raise ConfigError(f"--each: {request.method} has no flag --capacities")
-    if heeded(request.given):
+    if fleet_heeded(request.given):
         raise ConfigError(f"--each needs --capacities, which --fleet sets by memory: leave one out; {AIR}")
     if CAPACITIES in request.given:
         return tuple(pieces(request.given[CAPACITIES]))
@@ -118,15 +122,5 @@ def _capacities(request: Request) -> tuple[Any, ...]:
 
 
 def _with_capacity(request: Request, capacity: Any) -> Method:
-    return make_method(Request(**{**vars(request), "given": {**request.given, CAPACITIES: _one(capacity)}}))
-
-
-def _one(capacity: Any) -> Any:
-    """Return a single capacity as a value of the flag."""
-    return capacity if isinstance(capacity, str) else (capacity,)
-
-
-def _shown(found: Growth | Stability) -> str:
-    swaps = found.found[0][1].swaps if isinstance(found, Growth) else found.swaps
-    what = "after the last round, " if isinstance(found, Growth) else ""
-    return f"{what}mean over {count(len(swaps), 'replaced sample')}\n\n{found}"
+    one = capacity if isinstance(capacity, str) else (capacity,)
+    return make_method(replace(request, given={**request.given, CAPACITIES: one}))

@@ -5,7 +5,7 @@
 All flags of ``gossamer run`` hold for every run. ``--grid NAME=V,V`` names any flag of ``run`` or of the method,
 ``method`` itself, or ``part.field`` as ``--set`` does. Values are separated by commas; a value that contains a comma is
 put in double quotes, as in a spec. Given again, ``--grid NAME=V`` adds values. Every point is checked before anything
-starts. ``gossamer.runs.sweeps`` describes the folder, and ``schedule`` the order of the work.
+starts. ``gossamer.runs.sweeps`` describes the folder, and ``sweep_schedule`` the order of the work.
 
 The same command, ``gossamer sweep --resume DIR`` and ``gossamer resume DIR`` continue a sweep. Another request for the
 same folder is refused.
@@ -14,23 +14,26 @@ same folder is refused.
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gossamer.cli import config, launch, sweep_check
-from gossamer.cli.build import find_recipe
-from gossamer.cli.common import TRUST, command, say
+from gossamer.cli import trust, user_files
+from gossamer.cli.build import keeping_data
+from gossamer.cli.build_method import find_recipe
+from gossamer.cli.common import TRUST, Parser, command, say
 from gossamer.cli.flags import Flag, value
-from gossamer.cli.parser import Parser
-from gossamer.cli.run_args import RUN, WHERE, Verb, own_flags, scan, unknown_flag
-from gossamer.cli.sweep_schedule import Budget, carry_out
+from gossamer.cli.request import FLEET, PARTS, ROUNDS, expanded
+from gossamer.cli.run import Checked, check_ground, checked, read_words
+from gossamer.cli.run_args import PLAN, RUN, RUN_VERB, WHERE, Verb, own_flags, scan, unknown_flag
+from gossamer.cli.sweep_schedule import Budget, carry_out, words_of
 from gossamer.core.errors import ConfigError, Mistakes, RunError, require
 from gossamer.core.extras import MissingExtraError
 from gossamer.engines.options import known_cluster
 from gossamer.runs.records import check_vacant
 from gossamer.runs.report.sweep_points import compared
-from gossamer.runs.sweeps import Halving, Sweep, is_sweep
+from gossamer.runs.sweeps import Halving, Sweep, SweepRun, is_sweep, label_of
 
 GRID = Flag("grid", str, "", "values of a flag, of method or of part.field, one run each; may be repeated", "NAME=V,V")
 OWN = [
@@ -41,6 +44,7 @@ OWN = [
     Flag("cluster", str, "", "spread the runs over a Ray cluster, whose nodes must share the folder", WHERE),
     Flag("out", str, "required", "folder of the sweep; continued if it is this sweep's", "DIR"),
 ]
+
 ELSEWHERE = ("out", "cluster", "actors")
 """Flags of ``run`` that a sweep has for itself, or not at all: a run of a sweep is on one machine."""
 VERB = Verb("gossamer sweep METHOD --grid NAME=V,V", [*OWN, *(flag for flag in RUN if flag.name not in ELSEWHERE)])
@@ -50,11 +54,19 @@ def sweep(words: list[str]) -> int:
     """``gossamer sweep METHOD --grid NAME=V,V [flags]``."""
     if {"-h", "--help"} & set(words):
         named = [word for word in words[:1] if not word.startswith("-")]
-        launch.read([*named, "--help"], VERB._replace(flags=[GRID, *VERB.flags]))
+        read_words([*named, "--help"], VERB._replace(flags=[GRID, *VERB.flags]))
         return 0
     if words[:1] == ["--resume"]:
         return resume(words[1:])
-    asked = read(config.expanded(words))
+    words = expanded(words)
+    method = words[0] if words and not words[0].startswith("-") else None
+    rest, grids, mistakes = _take_grids(words[1:] if method else words)
+    grid = grid_of(grids, method, mistakes)
+    methods = (method,) if method else grid.get("method", ())
+    known = [flag for name in methods for flag in mistakes.attempt(_own_flags, name) or ()]
+    typed = scan(rest, known, VERB)
+    mistakes.note(*typed.mistakes, *(unknown_flag(word, methods[0], known, VERB) for word in typed.strange if methods))
+    asked = checked_sweep(method, grid, typed.given, typed.sets, mistakes)
     with opened(asked):
         return go(asked.path, asked.sweep, asked.budget)
 
@@ -93,8 +105,8 @@ def resume(words: list[str]) -> int:
     budget = mistakes.attempt(budget_of, limits)
     mistakes.settle()
     assert budget is not None  # or there were mistakes
-    sweep_check.check_files(path, found, given.trust)
-    sweep_check.check(found)
+    check_files(path, found, given.trust)
+    check(found)
     return go(path, found, budget)
 
 
@@ -116,36 +128,18 @@ def go(path: Path, found: Sweep, budget: Budget) -> int:
 
 
 class Asked(NamedTuple):
-    """The arguments of a new sweep.
+    """The arguments of a new sweep."""
 
-    Args:
-        sweep: the request
-        path: its folder
-        budget: what the sweep may use
-    """
-
-    sweep: Sweep
-    path: Path
-    budget: Budget
-
-
-def read(words: Sequence[str]) -> Asked:
-    """Return the checked arguments of a sweep; raise ``ConfigError`` with the mistakes of all points."""
-    method = words[0] if words and not words[0].startswith("-") else None
-    rest, grids, mistakes = _take_grids(words[1:] if method else words)
-    grid = grid_of(grids, method, mistakes)
-    methods = (method,) if method else grid.get("method", ())
-    known = [flag for name in methods for flag in mistakes.attempt(_own_flags, name) or ()]
-    typed = scan(rest, known, VERB)
-    mistakes.note(*typed.mistakes, *(unknown_flag(word, methods[0], known, VERB) for word in typed.strange if methods))
-    return checked(method, grid, typed.given, typed.sets, mistakes)
+    sweep: Sweep  # the request
+    path: Path  # its folder
+    budget: Budget  # what the sweep may use
 
 
 def _own_flags(method: str) -> list[Flag]:
     return own_flags(find_recipe(method), method, VERB)
 
 
-def checked(
+def checked_sweep(
     method: str | None,
     grid: Mapping[str, tuple[str, ...]],
     settings: Mapping[str, Any],
@@ -166,9 +160,13 @@ def checked(
     mistakes.note(*(f"--grid {name}: a value is given twice" for name in again))
     twice = [name for name in given if name.rstrip("_") in grid or name in grid]
     mistakes.note(*(f"--grid {name}: the flag was given for all runs too: leave one out" for name in twice))
-    made = sweep_check.resolved(Sweep(method, given, tuple(sets), grid, seeds, halving))
+    # Files have full paths, so that the sweep can be continued in another folder.
+    given = {name: _full(name, text) for name, text in given.items()}
+    grid = {name: tuple(str(_full(name, text)) for text in texts) for name, texts in grid.items()}
+    method = str(_full("method", method)) if method else None
+    made = Sweep(method, given, tuple(sets), grid, seeds, halving)
     if method is not None or "method" in grid:
-        made = mistakes.attempt(sweep_check.check, made) or made
+        made = mistakes.attempt(check, made) or made
     mistakes.settle()
     assert budget is not None  # or there were mistakes
     return Asked(made, path, budget)
@@ -178,7 +176,7 @@ def check_path(out: str | None) -> None:
     """Refuse a folder to which no sweep can be written; one that has a sweep is compared later."""
     if out is None:
         raise ConfigError("--out must be given: the folder of the sweep, such as --out sweeps/x")
-    launch.check_ground(Path(out))
+    check_ground(Path(out))
     if not is_sweep(Path(out)):
         try:
             check_vacant(Path(out))
@@ -265,3 +263,78 @@ def budget_of(given: dict[str, Any]) -> Budget:
     if cluster is not None:
         require(known_cluster(cluster))
     return Budget(jobs, seconds, cluster)
+
+
+SPECS = ("method", "task", *PARTS)
+"""Settings that may name a user file, as ``file.py:name``."""
+
+PATHS = ("data_dir", FLEET, PLAN, "init")
+"""Settings that may be paths."""
+
+
+def _full(name: str, text: Any) -> Any:
+    """Return the value of a setting with the full path of its file, if it has one."""
+    if name in SPECS and isinstance(text, str) and user_files.is_file(text):
+        return user_files.full(text)
+    return str(Path(text).resolve()) if name in PATHS and Path(text).exists() else text
+
+
+def check(sweep: Sweep) -> Sweep:
+    """Check every point of a sweep with its first seed; return the sweep with the digests of its user files.
+
+    A mistake that all points share is named once; others with their points.
+    """
+    mistakes, digests = dict[str, list[str]](), dict[str, str]()
+    points = [run for run in sweep.runs if run.seed == sweep.seeds[0]]
+    with keeping_data():
+        for run in points:
+            found = Mistakes()
+            made = found.attempt(_point, sweep, run)
+            for mistake in found.found:
+                mistakes.setdefault(mistake, []).append(label_of(run.point))
+            digests |= made.request.plain()["digests"] if made else {}
+            del made  # on a GPU it holds memory
+    lines = [text if len(at) == len(points) else f"{_some(at)}: {text}" for text, at in mistakes.items()]
+    lines += [] if sweep.halving is None else _halving(sweep)
+    if lines:
+        raise ConfigError(*lines)
+    trust.remember(digests)
+    return replace(sweep, digests=digests)
+
+
+def _point(sweep: Sweep, run: SweepRun) -> Checked:
+    asked = read_words(words_of(sweep, run), RUN_VERB)
+    assert asked is not None  # no word asks for help
+    return checked(asked)
+
+
+def _some(labels: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(labels) - most} more points" if len(labels) > most else ""
+    return "; ".join(labels[:most]) + more
+
+
+def _halving(sweep: Sweep) -> list[str]:
+    """Return the mistakes in successive halving."""
+    assert sweep.halving is not None
+    names = {"rounds": ROUNDS, "eval_every": 1}
+    found = [f"--grid {name}: points with different {name} cannot be halved" for name in names if name in sweep.grid]
+    found += [f"--grid {name}: halving needs the same held-out samples" for name in ("validate",) if name in sweep.grid]
+    if "validate" not in {**sweep.settings, **sweep.grid}:
+        found.append("--halving needs --validate N: points are compared on held-out samples, never on the test set")
+    if found:
+        return found
+    rounds, every = (int(sweep.settings.get(name, usual)) for name, usual in names.items())
+    if (sweep.halving.first or 0) >= rounds:
+        return [f"--halving: the first rung, {sweep.halving.first}, must be below --rounds, {rounds}"]
+    first = sweep.halving.rungs(len(sweep.points), rounds)[0]
+    if first < every:
+        return [f"--halving: no round is evaluated before the first rung, {first}: lower --eval-every, or use N:ROUNDS"]
+    return []
+
+
+def check_files(path: Path, sweep: Sweep, trusted: bool) -> None:
+    """Refuse a recorded sweep whose user files are missing, were changed, or may not be executed."""
+    named = [sweep.method, *(sweep.settings.get(name) for name in SPECS)]
+    named += [text for name in SPECS for text in sweep.grid.get(name, ())]
+    specs = dict.fromkeys(str(each) for each in named if each and user_files.is_file(str(each)))
+    trust.check_files(path, "sweep.json", specs, sweep.digests, trusted)

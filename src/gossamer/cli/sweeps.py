@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.cli import sweep as command
 from gossamer.cli.reopen import load_run
+from gossamer.cli.sweep import checked_sweep, opened
 from gossamer.cli.sweep_schedule import carry_out
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.extras import need
@@ -112,14 +112,15 @@ def sweep(
         isinstance(values, str) or not isinstance(values, Sequence) for values in grid.values()
     ):
         raise ConfigError(f'grid must map names to lists of values, such as {{"lr": [0.01, 0.1]}}, got {grid!r}')
-    given = {name: _text(value) for name, value in settings.items()} | {"out": str(out), "seeds": _seeds(seeds)}
+    each = str(seeds) if isinstance(seeds, int) else "".join(f"{seed}," for seed in seeds)
+    given = {name: _text(value) for name, value in settings.items()} | {"out": str(out), "seeds": each}
     limits = {"jobs": jobs, "seconds": seconds, "halving": halving, "cluster": cluster}
     given |= {name: str(value) for name, value in limits.items() if value is not None}
     values = {name.replace("-", "_"): tuple(str(_text(each)) for each in found) for name, found in grid.items()}
     mistakes.note(*(f"grid {name!r} has no values" for name, found in values.items() if not found))
     mistakes.settle()
-    asked = command.checked(_name(method), values, given, sets, mistakes)
-    with command.opened(asked):
+    asked = checked_sweep(_name(method), values, given, sets, mistakes)
+    with opened(asked):
         done = carry_out(asked.path, asked.sweep, asked.budget, progress)
     return SweepResult(asked.path, asked.sweep, done.failed)
 
@@ -139,10 +140,6 @@ def _name(method: str | Callable[..., Method] | None) -> str | None:
     if name not in METHODS or METHODS[name] is not method:
         raise ConfigError('a recipe of yours is named by its file, as in "mine.py:recipe": runs are processes')
     return name
-
-
-def _seeds(seeds: int | Sequence[int]) -> str:
-    return str(seeds) if isinstance(seeds, int) else "".join(f"{seed}," for seed in seeds)
 
 
 def _text(value: Any) -> Any:

@@ -14,7 +14,7 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -82,6 +82,18 @@ def remember(digests: Mapping[str, str]) -> None:
     except OSError as error:
         advice = f"set {VARIABLE} to a folder of yours, or use --trust when you resume"
         warnings.warn(f"{file} cannot be used: {error.strerror}: {advice}", TrustWarning, stacklevel=2)
+
+
+def check_files(path: Path, name: str, specs: Iterable[str], digests: Mapping[str, str], trust: bool) -> None:
+    """Refuse user files that a recorded run or sweep names if they are missing, changed, or may not be executed."""
+    for spec in specs:
+        file = Path(spec.rpartition(":")[0])
+        if spec not in digests or not file.is_absolute():
+            raise RunError(f"{path}/{name} names {spec} without its full path and digest: nothing is executed")
+        if not file.is_file():
+            raise ConfigError(f"{path} was started with {file}, which is missing: restore it")
+    user_files.check_unchanged(dict(digests))
+    require_trust(path, digests, trust)
 
 
 def require_trust(path: Path, digests: Mapping[str, str], trust: bool) -> None:

@@ -40,26 +40,19 @@ def load(spec: str, label: str) -> object:
         raise ConfigError(f"{label}: write it as file.py:name")
     module = imported(path, label)
     if not hasattr(module, name):
-        own = [n for n, thing in vars(module).items() if _is_own(thing, module.__name__)]
+        # What the file defines: functions, classes, and tasks, methods and parts of Gossamer.
+        things = [(n, getattr(thing, "__module__", None), type(thing).__module__) for n, thing in vars(module).items()]
+        own = [n for n, home, kind in things if home == module.__name__ or kind.startswith("gossamer.")]
         raise ConfigError(f"{label}: {unknown('name', name, own)}")
     found: object = getattr(module, name)
     return found
 
 
 def imported(path: str, label: str) -> ModuleType:
-    """Import a user file; error messages start with ``label``."""
+    """Import a user file, once per content and without writing compiled files; errors start with ``label``."""
     if not Path(path).is_file():
         raise ConfigError(f"{label}: there is no file {path}")
-    return _module(Path(path).resolve(), label)
-
-
-def _is_own(thing: object, module: str) -> bool:
-    """Return whether a user file defines a thing: a function, a class, or a task, method or part of Gossamer."""
-    return getattr(thing, "__module__", None) == module or type(thing).__module__.startswith("gossamer.")
-
-
-def _module(file: Path, label: str) -> ModuleType:
-    """Import a file once per content, without writing compiled files next to it."""
+    file = Path(path).resolve()
     source = file.read_bytes()
     name = f"{USER}{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
     if name not in sys.modules:

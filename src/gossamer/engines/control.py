@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from gossamer.core.errors import RunError
 from gossamer.runs.records import Record
 from gossamer.runs.report.scores import Score
-from gossamer.runs.report.targets import Target, Targets, check_targets, directions, number, read_targets
+from gossamer.runs.report.targets import Target, Targets, check_targets, directions, number_in, read_targets
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Until:
         """Return which target a record reaches, if any."""
         better = directions(scores)
         hit = next((target for target in self.targets if target.reached(record, better)), None)
-        return f"{hit} is reached: {hit.metric} is {number(record, hit.metric):.4g}" if hit else None
+        return f"{hit} is reached: {hit.metric} is {number_in(record, hit.metric):.4g}" if hit else None
 
 
 def out_of_patience(records: Sequence[Record], patience: int, score: Score) -> str | None:

@@ -33,13 +33,11 @@ from gossamer.engines.privacy import privacy_of
 from gossamer.engines.same_run import check_same
 from gossamer.engines.warm_start import Init
 from gossamer.runs import inside
-from gossamer.runs.checkpoint import newest, recall
-from gossamer.runs.folder import RunFolder
+from gossamer.runs.checkpoint import decrypted, encrypted, newest, recall, without
+from gossamer.runs.folder import RunFolder, released
 from gossamer.runs.records import EXTENDED, SECRET, Record, check_about, read_about, read_metrics, stop_reason
-from gossamer.runs.releases import released
 from gossamer.runs.report.scores import Score, held_out, scores_of
-from gossamer.runs.secret_state import decrypted, encrypted, without
-from gossamer.runs.trackers.tracking import Tracking
+from gossamer.runs.trackers import Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task

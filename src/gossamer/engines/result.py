@@ -15,11 +15,10 @@ from gossamer.core.extras import need
 from gossamer.core.fields import problem
 from gossamer.core.view import CHANGE
 from gossamer.runs.records import Record
-from gossamer.runs.report import Folder, page, series, tables
-from gossamer.runs.report.anomalies import anomalies_of
+from gossamer.runs.report import Folder, curves, page, tables
 from gossamer.runs.report.scores import primary, scores_of
-from gossamer.runs.report.summary import summarise
-from gossamer.runs.report.to_target import Reached, targets_for, to_target
+from gossamer.runs.report.summary import anomalies_of, summarise
+from gossamer.runs.report.targets import Reached, targets_for, to_target
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -146,11 +145,11 @@ class Result:
             metrics: names of numbers in the records; by default the primary metric
             by: what is on the x axis: rounds, or so far: bytes sent by clients, seconds, virtual time, or joules
         """
-        return series.figure(self.metrics, metrics or (primary(self.about).name,), by)
+        return curves.metric_figure(self.metrics, metrics or (primary(self.about).name,), by)
 
     def frame(self) -> "DataFrame":
         """Return a pandas data frame with one row per round and one column per number of the records."""
-        rows = [series.numbers(record) for record in self.metrics]
+        rows = [curves.numbers(record) for record in self.metrics]
         return need("pandas").DataFrame(rows).set_index("round")
 
     def report(self, file: str | Path | None = None) -> Path:

@@ -50,9 +50,8 @@ from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
 from gossamer.engines.secure import PhaseReplies, SecureExchange, liars_of, proven
 from gossamer.engines.stage import Stage as Stage
-from gossamer.runs.folder import RunFolder
+from gossamer.runs.folder import Releases, RunFolder
 from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
-from gossamer.runs.releases import Releases
 from gossamer.runs.report.scores import deciding, scores_of
 from gossamer.runs.report.text import count
 from gossamer.tasks.precision import FLOAT32, products

@@ -27,7 +27,7 @@ from gossamer.engines.inbox import ClientReply, Inbox, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
 from gossamer.runs.records import Record
-from gossamer.runs.report.secure import LIARS, REACH
+from gossamer.runs.report.part_reports import LIARS, REACH
 
 
 class NoSumWarning(UserWarning):

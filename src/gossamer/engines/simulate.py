@@ -16,7 +16,7 @@ from gossamer.engines.warm_start import Init, Source
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.report.progress import progress_of
 from gossamer.runs.report.scores import primary
-from gossamer.runs.trackers.tracking import Track, Tracking
+from gossamer.runs.trackers import Track, Tracking
 from gossamer.tasks.task import Task
 
 

@@ -4,10 +4,10 @@
     split.safetensors      the partition: the samples of each client
     init.safetensors       the initial weights, if they were given
     run.secret             a key that does not follow from the seed: that of a deployment, and of what checkpoints
-                           encrypt (``secret_state``); readable by its owner alone
+                           encrypt (``checkpoint``); readable by its owner alone
     executor.json          the executor of the run, and the measurements if it was chosen automatically
-    releases.jsonl         the cohorts of a private run, written as they are drawn (``releases``)
-    metrics.jsonl          one line per round, only appended to (``metrics_file``)
+    releases.jsonl         the cohorts of a private run, written as they are drawn
+    metrics.jsonl          one line per round, only appended to (``records``)
     clients/N.safetensors  client states written in round N; some are of earlier rounds
     models/N.safetensors   personalized models that the server keeps, written in round N
     tensors/D.safetensors  a large tensor of the server state that does not change, named by its digest
@@ -25,13 +25,24 @@ written are left alone.
 
 A large tensor that equals that of the previous checkpoint moves to a file of its own. Later checkpoints refer to this
 file as long as the tensor stays the same, so that a constant state is written twice in all, not in every round.
+
+``releases.jsonl`` says what a private run may have released. Noise and cohorts from the operating system cannot be
+drawn again. So a round that is repeated after a crash has another cohort and other noise, and somebody may have seen
+what came of the first attempt: it counts a second time. Each line is on disk before the first message of its attempt
+leaves the server:
+
+    {"round": 3, "clients": [2, 5, 11]}    an attempt at round 3 (from 1), with its cohort
+    {"round": 3, "void": true}             nothing that depends on this cohort has left the server: it does not count
+
+A line that a crash has cut off counts. Runs whose noise follows from the seed repeat the same bytes, and have no file.
 """
 
+import json
 import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +55,6 @@ from gossamer.core.store import ClientStore
 from gossamer.core.types import State
 from gossamer.runs import inside
 from gossamer.runs.checkpoint import Checkpoint, newest, recall
-from gossamer.runs.metrics_file import METRICS, Record, line_of
 from gossamer.runs.records import (
     ABOUT,
     CHAIN,
@@ -55,14 +65,17 @@ from gossamer.runs.records import (
     INIT,
     LOCK,
     MANIFEST,
+    METRICS,
     SECRET,
     SERVER,
     SPLIT,
     STORES,
     TENSORS,
+    Record,
     check_vacant,
     checkpoints,
     kept_choice,
+    line_of,
     linkless,
     read_about,
     read_manifest,
@@ -192,19 +205,8 @@ class RunFolder:
 
     def _write_states(self, rounds: int, store: str, states: ClientStore) -> None:
         name, homes = state_file(store, rounds), self._homes[store] | dict.fromkeys(states.changed, rounds)
-        mine = self._gathered(store, homes, rounds)
-        flat = tree.flatten({str(client): states.get(client) for client in mine})
-        files.write(self.path / name, files.to_tensors(flat))
-        files.sync_folder(self.path / store)
-        self._homes[store] = homes | dict.fromkeys(mine, rounds)
-        self._digests[name], self._filed[name] = files.digest(self.path / name), len(tree.unflatten(flat))
-
-    def _gathered(self, store: str, homes: dict[int, int], rounds: int) -> list[int]:
-        """Return the clients whose states a round writes: changed ones, and those of files that are mostly outdated.
-
-        A file is kept as long as one state in it is current. Without rewriting, the files would grow to several
-        times the size of the current states.
-        """
+        # Changed states, and those of files that are mostly outdated: a file is kept as long as one state in it is
+        # current, so without rewriting, the files would grow to several times the size of the current states.
         current = Counter(homes.values())
         mine = {client for client, home in homes.items() if home == rounds}
         others = {home: self._filed[state_file(store, home)] for home in current if home != rounds}
@@ -212,7 +214,11 @@ class RunFolder:
             stalest = max(others, key=lambda home: (others[home] - current[home], -home))
             del others[stalest]
             mine |= {client for client, home in homes.items() if home == stalest}
-        return sorted(mine)
+        flat = tree.flatten({str(client): states.get(client) for client in sorted(mine)})
+        files.write(self.path / name, files.to_tensors(flat))
+        files.sync_folder(self.path / store)
+        self._homes[store] = homes | dict.fromkeys(mine, rounds)
+        self._digests[name], self._filed[name] = files.digest(self.path / name), len(tree.unflatten(flat))
 
     def _write_checkpoint(self, rounds: int, server: State) -> None:
         aside, final = self.path / f"checkpoints/.{rounds}", self.path / f"checkpoints/{rounds}"
@@ -287,32 +293,24 @@ class RunFolder:
             last = len(lines.records)
             self.warnings.append(f"checkpoints of rounds up to {last} are missing; continuing from round {done}")
         if found:
-            self._take(found)
+            manifest, large = found.manifest, {name: t for name, t in found.flat.items() if t.nbytes >= LARGE}
+            self._homes = {store: {int(client): home for client, home in manifest[store].items()} for store in STORES}
+            self._digests = dict(manifest[FILES])
+            self._latest = {name: files.digest_of(_tensor_bytes(tensor)) for name, tensor in large.items()}
+            if manifest["choice"] and kept_choice(self.path) is None:
+                again = f"it was written again from checkpoint {found.rounds}"
+                self.warnings.append(f"{CHOICE} was missing or altered; {again}")
+                self.keep_choice(manifest["choice"])
         self._cut(found.manifest["metrics_bytes"] if found else 0)
         self._chain = found.manifest["metrics_digest"] if found else lines.digests[0]
-        self._find_needed()
-        self._tidy()  # the previous process may have been killed before it tidied
-        return found
-
-    def _take(self, found: Checkpoint) -> None:
-        """Continue from a checkpoint."""
-        manifest, large = found.manifest, {name: t for name, t in found.flat.items() if t.nbytes >= LARGE}
-        self._homes = {store: {int(client): home for client, home in manifest[store].items()} for store in STORES}
-        self._digests = dict(manifest[FILES])
-        self._latest = {name: files.digest_of(_tensor_bytes(tensor)) for name, tensor in large.items()}
-        if manifest["choice"] and kept_choice(self.path) is None:
-            self.warnings.append(
-                f"{CHOICE} was missing or altered; it was written again from checkpoint {found.rounds}"
-            )
-            self.keep_choice(manifest["choice"])
-
-    def _find_needed(self) -> None:
-        """Note the files that each checkpoint needs; a damaged manifest of an older one is of no importance."""
+        # A damaged manifest of an older checkpoint is of no importance.
         for rounds in checkpoints(self.path)[:KEEP]:
             try:
                 self._needed[rounds] = set(read_manifest(self.path, rounds)[FILES])
             except RunError as error:
                 self.warnings.append(f"{error}; a newer checkpoint is whole")
+        self._tidy()  # the previous process may have been killed before it tidied
+        return found
 
     def recall(self, found: Checkpoint, clients: ClientStore, models: ClientStore) -> None:
         """Read the per-client states of the restored checkpoint."""
@@ -336,3 +334,51 @@ class RunFolder:
 def _tensor_bytes(tensor: Tensor) -> bytes:
     """Return the content of the file of an unchanged tensor."""
     return files.to_tensors({"tensor": tensor})
+
+
+RELEASES = "releases.jsonl"
+
+
+class Releases:
+    """The attempts of a run.
+
+    Args:
+        path: the run folder; without one, attempts are counted for the life of the process
+        stated: the number that the records state, which counts if lines are missing
+    """
+
+    def __init__(self, path: Path | None, stated: int = 0) -> None:
+        self.path, self.count = path, max(stated, 0 if path is None else released(path))
+        if path is not None and not (path / RELEASES).exists():
+            (path / RELEASES).touch()
+
+    def begin(self, number: int, cohort: Sequence[int]) -> None:
+        """Record an attempt at a round, before anything leaves the server."""
+        self._append({"round": number + 1, "clients": list(cohort)})
+        self.count += 1
+
+    def void(self, number: int) -> None:
+        """Record that nothing of the last attempt has left the server."""
+        self._append({"round": number + 1, "void": True})
+        self.count -= 1
+
+    def _append(self, entry: dict[str, object]) -> None:
+        if self.path is not None:
+            with files.on_failure(f"the cohort was not recorded, and the round does not begin, in {self.path}"):
+                inside.append(self.path, RELEASES, json.dumps(entry).encode() + b"\n")
+
+
+def released(path: Path) -> int:
+    """Return the number of results that the run in a folder may have released, as far as it has recorded attempts."""
+    try:
+        lines = inside.read(path, RELEASES).splitlines()
+    except FileNotFoundError:
+        return 0
+    count = 0
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut off by a crash, which counts
+            entry = None
+        count += -1 if isinstance(entry, dict) and entry.get("void") is True else 1
+    return count

@@ -1,20 +1,91 @@
-"""Read the JSON files of a run folder.
+"""Read the JSON files of a run folder, and compare its files with their digests.
 
 This module needs no torch, so that ``gossamer runs`` and ``gossamer show`` start quickly. ``folder`` describes the
 layout of a run folder and writes it, and ``checkpoint`` reads the files that hold tensors. Nothing here writes.
+
+``metrics.jsonl`` has one line per round, each with a digest that continues the digest of the line before:
+
+    {"round": 1, "accuracy": 0.81, ..., "digest": "5d1e..."}
+
+The digest is the SHA-256 of the digest before it and of the record as it is written. So a line that was altered,
+removed or moved is noticed, and appending a line reads nothing. The first line continues ``chain`` of ``run.json``, so
+that the lines of another run do not fit. A digest is no signature: it finds damage and edits, not a forger who computes
+it anew.
 """
 
 import fcntl
+import hashlib
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from gossamer.core import files
 from gossamer.core.errors import RunError
 from gossamer.runs import inside
-from gossamer.runs.metrics_file import METRICS, Lines, read_lines
-from gossamer.runs.metrics_file import Record as Record
+
+Record = dict[str, Any]
+METRICS = "metrics.jsonl"
+MARK = b', "digest": "'
+END = b'"}'
+
+
+class Lines(NamedTuple):
+    """The whole lines of a file, up to the first that was altered.
+
+    Args:
+        records: the record of each line
+        digests: the digest before the first line, and after each line
+        ends: the number of bytes before the first line, and up to the end of each line
+        problem: what is wrong with the line after them; none if nothing is
+    """
+
+    records: list[Record]
+    digests: list[str]
+    ends: list[int]
+    problem: str | None
+
+    def digest_at(self, size: int) -> str | None:
+        """Return the digest after this number of bytes; none if no whole line ends there."""
+        return self.digests[self.ends.index(size)] if size in self.ends else None
+
+
+def line_of(record: Record, before: str) -> tuple[bytes, str]:
+    """Return the line of a record and its digest, given the digest of the line before."""
+    body = json.dumps(record).encode()
+    after = _digest(before, body)
+    return body[:-1] + MARK + after.encode() + END + b"\n", after
+
+
+def read_lines(data: bytes, start: str) -> Lines:
+    """Read the content of the file. The last line is left out if it has no end: it is being written, or was cut."""
+    found, (*lines, rest) = Lines([], [start], [0], None), data.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        body, _, end = line.rpartition(MARK)
+        body += b"}"
+        after = _digest(found.digests[-1], body)
+        if end != after.encode() + END:
+            return found._replace(problem=f"line {number} was altered")
+        try:
+            record = files.parse_json(body)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or record.get("round") != number:
+            return found._replace(problem=f"line {number} is not the record of round {number}")
+        found.records.append(record)
+        found.digests.append(after)
+        found.ends.append(found.ends[-1] + len(line) + 1)
+    number = len(lines) + 1
+    begun = b'{"round": %d' % number  # what the rest begins with, or what it is the beginning of
+    whole = rest.startswith(begun) or begun.startswith(rest)
+    return found if whole else found._replace(problem=f"line {number} is not the record of round {number}")
+
+
+def _digest(before: str, body: bytes) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()
+
 
 FORMAT = 4
 """The format of run folders. Version 0.1 wrote format 1 and did not record it. Format 2 had no folder ``tensors``, and
@@ -28,7 +99,6 @@ INIT = "init.safetensors"
 SECRET = "run.secret"
 SERVER = "server.safetensors"
 MANIFEST = "manifest.json"
-
 TENSORS = "tensors"
 """Unchanged tensors of the server state: a folder of a run, and a key of a checkpoint's manifest."""
 
@@ -38,20 +108,8 @@ STORES = ("clients", "models")
 FOLDERS = ("checkpoints", TENSORS, *STORES)
 """The folders of every run."""
 
-LINKLESS = (
-    *FOLDERS,
-    ABOUT,
-    METRICS,
-    CHOICE,
-    LOCK,
-    SPLIT,
-    INIT,
-    SECRET,
-    "releases.jsonl",
-    "trackers.json",
-    "tensorboard",
-    "deploy",
-)
+OWN_FILES = (ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, SECRET)
+LINKLESS = (*FOLDERS, *OWN_FILES, "releases.jsonl", "trackers.json", "tensorboard", "deploy")
 """What every run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 CHAIN = "chain"
@@ -85,6 +143,7 @@ COUNTS = ("clients", "failures", "lost")
 """Entries of a record that are lists; reports use their length."""
 
 NUMBER = (int, float)
+
 RECORD = {
     **dict.fromkeys(("flops", "useful_flops", "joules", "delay", "memory_bytes"), NUMBER),
     **dict.fromkeys((*SUMS, "energy"), dict),
@@ -133,14 +192,13 @@ def linkless(path: Path) -> Iterator[str]:
 
 def checkpoints(path: Path) -> list[int]:
     """Return the rounds that have a checkpoint, newest first; anything else in the folder is ignored."""
-    rounds = [int(name) for name in inside.names(path, "checkpoints") if re.fullmatch(r"[1-9][0-9]{0,17}", name)]
-    return sorted((number for number in rounds if _is_checkpoint(path, number)), reverse=True)
-
-
-def _is_checkpoint(path: Path, rounds: int) -> bool:
-    with suppress(RunError, OSError):
-        return bool({SERVER, MANIFEST} & set(inside.names(path, f"checkpoints/{rounds}")))
-    return False
+    found = []
+    for name in inside.names(path, "checkpoints"):
+        if re.fullmatch(r"[1-9][0-9]{0,17}", name):
+            with suppress(RunError, OSError):
+                if {SERVER, MANIFEST} & set(inside.names(path, f"checkpoints/{name}")):
+                    found.append(int(name))
+    return sorted(found, reverse=True)
 
 
 def tensor_file(digest: str) -> str:
@@ -320,3 +378,62 @@ def refuse_busy(path: Path) -> None:
     """Refuse to read states that another process replaces."""
     if is_busy(path):
         raise RunError(f"another process is working in {path}: wait for it, or stop it first")
+
+
+def altered(path: Path, digests: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with files of a run, one text for each that is missing or has another digest."""
+    for name, wanted in digests.items():
+        try:
+            same = inside.digest(path, name) == wanted
+        except FileNotFoundError:
+            same = False
+        except (OSError, RunError) as error:
+            yield str(error)
+            continue
+        if not same:
+            yield f"{name} is missing or was altered"
+
+
+def check_files(path: Path, rounds: int, manifest: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint one of whose files is missing or was altered."""
+    for problem in altered(path, manifest[FILES]):
+        raise RunError(f"checkpoint {rounds} is damaged: {problem}")
+
+
+def damage(path: Path, about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the files of a run that are written once, and with its checkpoints, newest first.
+
+    Checkpoints that a process replaces are not judged.
+    """
+    yield from (f"{path}: {problem}" for problem in altered(path, about[FILES]))
+    for rounds in checkpoints(path) if not is_busy(path) else ():
+        try:
+            check_files(path, rounds, read_manifest(path, rounds))
+        except RunError as error:
+            yield f"{path}: {error}"
+
+
+@contextmanager
+def open_tensors(path: Path, name: str, wanted: str, framework: Literal["pt", "numpy"]) -> Iterator[Any]:
+    """Open a safetensors file of a run folder, given its digest. With ``numpy``, torch is not needed."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if inside.digest(path, name) != wanted:
+            raise ValueError("it was altered since it was written")
+        with safe_open(path / name, framework) as tensors:
+            yield tensors
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunError(f"{path / name} cannot be used: {error}: gossamer resume goes back to what is whole") from error
+
+
+def server_arrays(path: Path, rounds: int, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    """Return some tensors of the server state at a checkpoint as arrays, by their flat names."""
+    manifest, server = read_manifest(path, rounds), f"checkpoints/{rounds}/{SERVER}"
+    constant = {name: digest for name, digest in manifest[TENSORS].items() if wanted(name)}
+    with open_tensors(path, server, manifest[FILES].get(server, ""), "numpy") as tensors:
+        found = {name: tensors.get_tensor(name) for name in tensors.keys() if wanted(name)}  # noqa: SIM118
+    for name, digest in constant.items():
+        with open_tensors(path, tensor_file(digest), digest, "numpy") as tensors:
+            found[name] = tensors.get_tensor("tensor")
+    return found

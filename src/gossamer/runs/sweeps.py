@@ -156,7 +156,10 @@ class Sweep:
         found = []
         for seed in self.seeds:
             for point in self.points:
-                name = _name((*point, ("seed", str(seed))))
+                # The name of a folder, without signs that shells, archives or other systems read.
+                pieces = (f"{name}={short(value)}" for name, value in (*point, ("seed", str(seed))))
+                name = "_".join(re.sub(r"[^A-Za-z0-9.=+-]+", "-", piece) for piece in pieces)
+                name = name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{files.digest_of(name.encode())[:8]}"
                 taken[name] = taken.get(name, 0) + 1
                 found.append(SweepRun(f"{name}-{taken[name]}" if taken[name] > 1 else name, point, seed))
         return found
@@ -272,13 +275,6 @@ def survivors(
     values = [[value_at(metrics_of(run), rung, metric) for run in sweep.runs if run.point == point] for point in points]
     means = [None if None in found else sum(map(float, found)) / len(found) for found in values]  # type: ignore[arg-type]
     return [points[index] for index in sweep.halving.kept(means, better)]
-
-
-def _name(point: Sequence[tuple[str, str]]) -> str:
-    """Return the name of a run folder, without signs that shells, archives or other systems read."""
-    pieces = (f"{name}={short(value)}" for name, value in point)
-    name = "_".join(re.sub(r"[^A-Za-z0-9.=+-]+", "-", piece) for piece in pieces)
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{files.digest_of(name.encode())[:8]}"
 
 
 def _shown(value: Any) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gossamer import ConfigError, Perfect, Wireless
-from gossamer.cli.devices import share
 from gossamer.cli.flags import Flag
+from gossamer.cli.run_args import share_fleet
 from gossamer.core.availability import ALWAYS
 from gossamer.core.channel import DeviceChannel
 from gossamer.core.random import fold, key
@@ -179,16 +179,16 @@ def test_it_knows_who_is_available_and_what_leaving_costs() -> None:
 def test_a_fleet_is_handed_to_the_channel(given: dict[str, str], channel: str | None, own: bool) -> None:
     given, fleet = {**given}, given.get("fleet")
     flags = [Flag("fleet", str, None, "", "FILE")] if own else []
-    assert share(given, flags) == []
+    assert share_fleet(given, flags) == []
     assert given.get("channel") == channel
     assert given.get("fleet") == (fleet if own else None), "a method with the flag keeps it"
 
 
 def test_a_fleet_without_a_channel_that_uses_it_is_refused() -> None:
     for given in ({"fleet": "a.toml"}, {"fleet": "a.toml", "schedule": "sync", "channel": "perfect"}):
-        assert "--fleet has no effect here" in share(given, [])[0]
+        assert "--fleet has no effect here" in share_fleet(given, [])[0]
     both = {"fleet": "a.toml", "channel": "fleet:b.toml"}
-    assert share(both, []) == ["--channel and --fleet both name a fleet: choose one"]
+    assert share_fleet(both, []) == ["--channel and --fleet both name a fleet: choose one"]
 
 
 def test_a_spec_of_the_channel_is_read_and_written(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 
 from gossamer import Bernoulli, ConfigError, Lossy, Options, Perfect, Wireless, fedavg, simulate
 from gossamer.cli import main
-from gossamer.cli.devices import share
 from gossamer.cli.flags import Flag
+from gossamer.cli.run_args import share_fleet
 from gossamer.core.random import Key, fold, key
 from gossamer.core.specs import parse, spec
 from gossamer.core.types import Clock, Flops
@@ -502,10 +502,10 @@ def test_mistakes_are_reported_before_anything_runs(
 def test_a_method_and_its_channel_may_have_different_fleets() -> None:
     own = [Flag("fleet", Fleet, None, "", "FILE")]
     given = {"channel": "wireless:a.toml", "fleet": "b.toml"}
-    assert share(given, own) == []
+    assert share_fleet(given, own) == []
     assert given == {"channel": "wireless:a.toml", "fleet": "b.toml"}
     alone = {"fleet": "b.toml"}
-    assert share(alone, own) == []
+    assert share_fleet(alone, own) == []
     assert alone == {"fleet": "b.toml"}
 
 

@@ -23,7 +23,7 @@ from gossamer import (
     fedavg,
     simulate,
 )
-from gossamer.cli.settings import assign
+from gossamer.cli.flags import assign
 from gossamer.core.codec import Coding
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, Params

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gossamer import Clock, Feedback, Mean, Method, OnWeights, Part, Task, TopK, compose, fedavg, simulate
-from gossamer.cli.build import make_method
+from gossamer.cli.build_method import make_method
 from gossamer.cli.request import Request
 from gossamer.core import wire
 from gossamer.core.errors import ConfigError, PayloadError

@@ -76,11 +76,10 @@ from gossamer.parts.privacy.parts import parts_of
 from gossamer.parts.secure.roster import KeyRoster
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
-from gossamer.runs.report.anomalies import anomalies_of, rows
-from gossamer.runs.report.evaluation import EVALUATION
+from gossamer.runs.report.part_reports import EVALUATION, LIARS
 from gossamer.runs.report.scores import Score, primary
-from gossamer.runs.report.secure import LIARS
-from gossamer.runs.trackers.tracking import Track, Tracking
+from gossamer.runs.report.summary import anomalies_of, anomaly_rows
+from gossamer.runs.trackers import Track, Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.losses import loss_name
 from gossamer.tasks.precision import check_type, on_cpu
@@ -653,4 +652,4 @@ def _log_round(score: Score, record: Record) -> None:
         who = f"client {failure['client']} (node {failure['node']})"
         log(WARNING, "round %s: %s: %s", record["round"], who, failure["reason"])
     for mine in anomalies_of([record]):
-        log(WARNING, "round %s: client %s is far from the cohort: %s", record["round"], *rows([mine])[0][::2])
+        log(WARNING, "round %s: client %s is far from the cohort: %s", record["round"], *anomaly_rows([mine])[0][::2])

@@ -10,7 +10,7 @@ from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
 from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.parts.channels.perfect import Perfect
-from gossamer.runs.trackers.tracking import check_names
+from gossamer.runs.trackers import check_names
 
 
 @dataclass(frozen=True)

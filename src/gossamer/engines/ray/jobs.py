@@ -26,8 +26,7 @@ from gossamer.core.errors import ConfigError, RunError
 from gossamer.engines.ray import nodes
 from gossamer.engines.ray.nodes import Node, import_from
 from gossamer.engines.ray.pool import LOST, PATIENCE, POLL, first_line, warn
-from gossamer.runs.jobs import Ended, Job
-from gossamer.runs.jobs.local import GRACE, Local
+from gossamer.runs.jobs import GRACE, Ended, Job, Local
 
 DEADLY = 3
 """Number of processes or nodes that may die with a job; then it has failed."""

@@ -6,13 +6,13 @@ round. The tables and the page loop over the names in the records and know none 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from gossamer.runs.records import Record
-from gossamer.runs.report import html
+from gossamer.runs.report import plots
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.text import number, percent
 
@@ -25,10 +25,6 @@ T = TypeVar("T")
 Figures = dict[str, Any]
 Starts = Callable[[int], "State"]
 """Returns the state of a client's view before its first round."""
-
-
-def _nothing() -> None:
-    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +41,7 @@ class Folder:
     path: Path
     clients: int
     data: "Data | None" = None
-    rebuild: Callable[[], Starts | None] = field(default=_nothing)
+    rebuild: Callable[[], Starts | None] = lambda: None
 
     @cached_property
     def split(self) -> "Split":
@@ -103,7 +99,7 @@ class Report:
     def rows_card(self, folder: Folder, records: Sequence[Record]) -> str:
         """Return the rows of a whole run as a card, for a ``picture``; empty if there are no figures."""
         summary = self.summary(records, folder.clients)
-        return html.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
+        return plots.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
 
     def details(self, folder: Folder) -> tuple[Figures, list[str]]:
         """Return what ``show`` adds from the run folder: figures for ``--json``, and lines of text."""
@@ -112,6 +108,10 @@ class Report:
     def picture(self, folder: Folder, records: Sequence[Record]) -> str:
         """Return a section of the page, as HTML; empty if there is nothing to draw."""
         return ""
+
+
+class DefaultReport(Report):
+    """The report on figures whose name has none of its own."""
 
 
 class SafeReport(Report):
@@ -153,7 +153,7 @@ class SafeReport(Report):
         return self._try("picture", self._card, folder, records)
 
     def _card(self, why: str) -> str:
-        return html.card(f"{self.name}: {why}")
+        return plots.card(f"{self.name}: {why}")
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
@@ -201,4 +201,4 @@ def cells_of(summaries: Mapping[str, Figures]) -> dict[str, str]:
 
 
 def _report(name: str) -> Report:
-    return SafeReport(REPORTS.get(name) or Report(name))
+    return SafeReport(REPORTS.get(name) or DefaultReport(name))

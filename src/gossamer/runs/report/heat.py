@@ -14,13 +14,14 @@ from gossamer.runs.report import plots
 from gossamer.runs.report.text import percent
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 WIDTH, SIDE = 11.2, 6.0
 LEFT, BOTTOM, TOP = 0.6, 0.5, 0.1
 NAMED = 20
 """The largest number of clients named along each side."""
+
 MARKED = 40
 """Up to this many clients, each cell is a shape with a tooltip; beyond it, the square is a bitmap."""
 
@@ -55,11 +56,11 @@ def heat(
         for y, one in enumerate(clients)
         for x, other in enumerate(clients)
     ]
-    drawn = figure(clients, shares, blank=blank, lowest=lowest, below=below)
+    drawn = heat_figure(clients, shares, blank=blank, lowest=lowest, below=below)
     return plots.inline(drawn, title, {"cells": tips} if len(clients) <= MARKED else {})
 
 
-def figure(
+def heat_figure(
     clients: Sequence[int],
     shares: Floats,
     *,
@@ -81,7 +82,12 @@ def figure(
         scale = Normalize(low, high) if low < high else Normalize(0.0, high or 1.0)  # equal values are darkest
         mesh = axes.pcolormesh(shown, cmap=plots.shades(), norm=scale, gid="cells", rasterized=len(clients) > MARKED)
         axes.invert_yaxis()
-        _names(axes, clients, below)
+        at = range(0, len(clients), -(-len(clients) // NAMED))
+        names = [str(clients[index]) for index in at]
+        axes.set_xticks([index + 0.5 for index in at], names)
+        axes.set_yticks([index + 0.5 for index in at], names)
+        axes.set_xlabel(below)
+        plots.plain(axes)
         bar = drawn.add_axes(((LEFT + SIDE + 0.5) / WIDTH, 1 - (TOP + 0.2) / high_side, 2.4 / WIDTH, 0.16 / high_side))
         key = drawn.colorbar(mesh, cax=bar, orientation="horizontal", ticks=sorted({low, high}))
         key.ax.set_xticklabels([percent(end) for end in sorted({low, high})])
@@ -94,11 +100,19 @@ def _hidden(clients: Sequence[int], blank: Flags | None) -> Flags:
     return np.eye(len(clients), dtype=bool) if blank is None else blank
 
 
-def _names(axes: "Axes", clients: Sequence[int], below: str) -> None:
-    """Label rows and columns with client numbers."""
-    at = range(0, len(clients), -(-len(clients) // NAMED))
-    names = [str(clients[index]) for index in at]
-    axes.set_xticks([index + 0.5 for index in at], names)
-    axes.set_yticks([index + 0.5 for index in at], names)
-    axes.set_xlabel(below)
-    plots.plain(axes)
+def chain(rows: Floats) -> list[int]:
+    """Return an order of rows in which neighbours are similar.
+
+    It starts at the row farthest from the mean. Each row is followed by the nearest of the remaining ones. The distance
+    is the sum of absolute differences.
+
+    >>> chain(np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.2, 0.8]]))
+    [1, 3, 2, 0]
+    """
+    apart = np.abs(rows[:, None] - rows).sum(axis=2)
+    order = [int(np.abs(rows - rows.mean(axis=0)).sum(axis=1).argmax())] if len(rows) else []
+    left = set(range(len(rows))) - set(order)
+    while left:
+        order.append(min(sorted(left), key=lambda index: float(apart[order[-1], index])))
+        left.remove(order[-1])
+    return order

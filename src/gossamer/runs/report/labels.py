@@ -17,49 +17,22 @@ from gossamer.parts.codecs import CODECS
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.servers.robust import RULES
-from gossamer.runs.report.part_text import ROBUST, parsed
-from gossamer.runs.report.summary import method_name
+from gossamer.runs.report.summary import ROBUST, method_name, parsed
 
 REGISTRIES = (ADAPTERS, CODECS, DOWNLINKS, CHANNELS, SAMPLERS, RULES)
 NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in registry.where.items()}
 """Names of parts on the command line, by their class."""
 
 TASK = ("data", "model", "split", "clients", "statistics")
-OPTIONS = (
-    "per_round",
-    "seed",
-    "device",
-    "executor",
-    "precision",
-    "checkpointing",
-    "channel",
-    "schedule",
-    "failure_rate",
-    "attack",
-    "exclude_after",
-    "validate",
-)
+TRAINING = ("per_round", "seed", "device", "executor", "precision", "checkpointing")
+OPTIONS = (*TRAINING, "channel", "schedule", "failure_rate", "attack", "exclude_after", "validate")
 """Settings of the task and of the run that labels show."""
 
 DEFAULTS = {
-    "codec": "dense",
-    "down": "dense",
-    "server": "Mean",
-    "sampler": "uniform",
-    "adapter": "None",
-    "statistics": "batch",
-    "per_round": "None",
-    "seed": "0",
-    "device": "cpu",
-    "executor": "auto",
-    "precision": "float32",
-    "checkpointing": "False",
-    "channel": "perfect",
-    "schedule": "None",
-    "failure_rate": "0.0",
-    "attack": "None",
-    "exclude_after": "None",
-    "validate": "None",
+    **dict.fromkeys(("adapter", "per_round", "schedule", "attack", "exclude_after", "validate"), "None"),
+    **{"codec": "dense", "down": "dense", "server": "Mean", "sampler": "uniform", "statistics": "batch"},
+    **{"seed": "0", "device": "cpu", "executor": "auto", "precision": "float32", "checkpointing": "False"},
+    **{"channel": "perfect", "failure_rate": "0.0"},
 }
 """Values that labels leave out."""
 
@@ -72,14 +45,18 @@ def labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a label for each run, from the contents of their ``run.json``."""
     names = [method_name(about).rpartition("/")[2] for about in abouts]
     rows: list[dict[str, str]] = [{} for _ in abouts]
-    for name, texts in _outside(abouts):
-        _note(rows, name, texts, [True] * len(rows))
+    for part, settings in (("task", TASK), ("options", OPTIONS)):
+        for name in settings:
+            usual = DEFAULTS.get(name, "") if part == "options" else ""
+            _note(rows, name, [str(about[part].get(name, usual)) for about in abouts], [True] * len(rows))
     for method in dict.fromkeys(names):
         alike = [number for number, name in enumerate(names) if name == method]
         given = [set((abouts[number].get("recipe") or {}).get("given", ())) for number in alike]
-        for name, texts in _inside([abouts[number]["method"] for number in alike]):
-            own = [name.rpartition(".")[2] in asked for asked in given]
-            _note([rows[number] for number in alike], name, texts, own)
+        recorded = [abouts[number]["method"] for number in alike]
+        for part in dict.fromkeys(part for parts in recorded for part in parts):
+            for name, texts in _differing(part, [parsed(parts.get(part, "None")) for parts in recorded]):
+                own = [name.rpartition(".")[2] in asked for asked in given]
+                _note([rows[number] for number in alike], name, texts, own)
     return [" ".join([name, *_written(row)]) for name, row in zip(names, rows, strict=True)]
 
 
@@ -99,20 +76,6 @@ def _written(row: Mapping[str, str]) -> list[str]:
     tails = Counter(name.rpartition(".")[2] for name in row)
     short = {name: tail if tails[tail := name.rpartition(".")[2]] == 1 else name for name in row}
     return [f"{short[name]}={text.rpartition('/')[2]}" for name, text in row.items()]
-
-
-def _outside(abouts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the settings that are not part of a method, with their values in all runs."""
-    for name in TASK:
-        yield name, [str(about["task"].get(name, "")) for about in abouts]
-    for name in OPTIONS:
-        yield name, [str(about["options"].get(name, DEFAULTS.get(name, ""))) for about in abouts]
-
-
-def _inside(methods: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the fields of parts that differ between runs of one method, with their values in all runs."""
-    for name in dict.fromkeys(name for parts in methods for name in parts):
-        yield from _differing(name, [parsed(parts.get(name, "None")) for parts in methods])
 
 
 def _differing(path: str, nodes: Sequence[ast.expr]) -> Iterator[tuple[str, list[str]]]:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from gossamer.core.errors import RunError
 from gossamer.runs.records import EXTENDED, Record, check_about, is_busy, read_about, read_metrics
-from gossamer.runs.report import curves, to_target
+from gossamer.runs.report import curves
 from gossamer.runs.report.curves import DEVIATION
 from gossamer.runs.report.scores import Score, common, held_out, primary
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.report.targets import over_seeds, targets_for, to_target
 from gossamer.runs.report.text import BLANK, size, table
 from gossamer.runs.sweeps import Sweep, SweepRun, label_of, short
 
@@ -192,17 +193,15 @@ def best_of(points: Sequence[Point], held: Score) -> Point | None:
 
 def mean_records(point: Point, score: Score) -> list[Record]:
     """Return records with the means over seeds, of the rounds that all started runs have, for curves."""
-    runs = [standing.metrics for standing in point.started]
-    return [_mean_record(each, score) for each in zip(*runs, strict=False)]
-
-
-def _mean_record(seeds: Sequence[Record], score: Score) -> Record:
-    found = Spread.of([record.get(score.name) for record in seeds])
-    counted: list[str] = [name for name in ("joules", "delay", "time") if all(name in record for record in seeds)]
-    costs = {name: statistics.fmean(record[name] for record in seeds) for name in counted}
-    sent = statistics.fmean(sum(record["bytes_up"].values()) for record in seeds)
-    measured = {} if found.mean is None else {score.name: found.mean, DEVIATION: found.deviation or 0.0}
-    return {"round": seeds[0]["round"], **measured, **costs, "bytes_up": {"mean": sent}}
+    records = []
+    for seeds in zip(*(standing.metrics for standing in point.started), strict=False):
+        found = Spread.of([record.get(score.name) for record in seeds])
+        counted: list[str] = [name for name in ("joules", "delay", "time") if all(name in record for record in seeds)]
+        costs = {name: statistics.fmean(record[name] for record in seeds) for name in counted}
+        sent = statistics.fmean(sum(record["bytes_up"].values()) for record in seeds)
+        measured = {} if found.mean is None else {score.name: found.mean, DEVIATION: found.deviation or 0.0}
+        records.append({"round": seeds[0]["round"], **measured, **costs, "bytes_up": {"mean": sent}})
+    return records
 
 
 def draw(path: Path, sweep: Sweep, picture: Path) -> bool:
@@ -226,43 +225,40 @@ def compared(path: Path, sweep: Sweep) -> str:
     shown = [score for score in (held, test) if score is not None]
     heads = (*sweep.grid, "seeds", "rounds", *(score.words for score in shown), "up", "down", "state")
     furthest = max(point.rounds for point in points) if sweep.halving else 0
-    rows = [_row(point, shown, furthest) for point in points]
+    rows = []
+    for point in points:
+        done = [len(standing.metrics) for standing in point.started]
+        sums = [point.over_seeds(name).mean for name in ("bytes_up", "bytes_down")]
+        if point.whole:
+            state = "finished"
+        elif len(point.started) == len(point.standings) and point.rounds < furthest:
+            state = "stopped"  # halving has left it behind
+        else:
+            whole = sum(standing.reached(None) for standing in point.standings)
+            state = f"{whole} of {len(point.standings)} finished"
+        rows.append(
+            [
+                *(short(value) for _, value in point.values),
+                str(len(point.started)),
+                "-".join(dict.fromkeys((str(min(done)), str(max(done))))) if done else BLANK,
+                *(point.over_seeds(score.name).write(score) for score in shown),
+                *(BLANK if total is None else size(total) for total in sums),
+                state,
+            ]
+        )
     return f"{table(heads, rows)}\n\n{_conclusion(points, test, held)}"
 
 
 def to_targets(path: Path, sweep: Sweep, given: str) -> Iterator[str]:
     """Yield a table for each target: what the runs of each point spent until they reached it, as means over seeds."""
     points = [point for point in points_of(path, sweep) if point.started]
-    targets = to_target.targets_for(given, [standing.about for point in points for standing in point.started])
+    targets = targets_for(given, [standing.about for point in points for standing in point.started])
     names = [point.label for point in points]
     for target in targets if points else ():
         found = [
-            [to_target.to_target(target, standing.about, standing.metrics) for standing in point.started]
-            for point in points
+            [to_target(target, standing.about, standing.metrics) for standing in point.started] for point in points
         ]
-        yield to_target.over_seeds(names, found)
-
-
-def _row(point: Point, shown: Sequence[Score], furthest: int) -> list[str]:
-    done = [str(len(standing.metrics)) for standing in point.started]
-    sums = [point.over_seeds(name).mean for name in ("bytes_up", "bytes_down")]
-    return [
-        *(short(value) for _, value in point.values),
-        str(len(point.started)),
-        "-".join(dict.fromkeys((min(done, key=int), max(done, key=int)))) if done else BLANK,
-        *(point.over_seeds(score.name).write(score) for score in shown),
-        *(BLANK if total is None else size(total) for total in sums),
-        _state(point, furthest),
-    ]
-
-
-def _state(point: Point, furthest: int) -> str:
-    """Return ``finished``, how many runs are, or ``stopped`` for a point that halving has left behind."""
-    if point.whole:
-        return "finished"
-    if len(point.started) == len(point.standings) and point.rounds < furthest:
-        return "stopped"
-    return f"{sum(standing.reached(None) for standing in point.standings)} of {len(point.standings)} finished"
+        yield over_seeds(names, found)
 
 
 def _conclusion(points: Sequence[Point], test: Score | None, held: Score | None) -> str:

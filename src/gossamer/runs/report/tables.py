@@ -1,19 +1,29 @@
-"""Tables of runs: one run in full, or several side by side."""
+"""Tables of runs: one run in full, or several side by side, with the costs that the channel counts."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record
-from gossamer.runs.report import anomalies, spending, timeline
+from gossamer.runs.report import timeline
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import VALIDATION, Score, column
-from gossamer.runs.report.summary import reasons, summarise, totals
-from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, ranges, size, table
+from gossamer.runs.report.summary import anomaly_table, reasons, summarise, totals
+from gossamer.runs.report.text import (
+    BLANK,
+    amount,
+    count,
+    duration,
+    number,
+    pairs,
+    percent,
+    ranges,
+    seconds,
+    size,
+    table,
+)
 
 Summary = dict[str, Any]
-
 VALUES = "values only"
 COUNTED = "as FedSpa's paper counts: 4 bytes per held value, uploads and downloads, without masks and headers"
 """The column of bytes without masks and headers, and its meaning."""
@@ -35,21 +45,22 @@ def closing(summary: Summary) -> str:
 
 def facts(summary: Summary) -> list[tuple[str, str]]:
     """Return the main facts of a run, one pair per line."""
+    at_once = "at once" if summary["schedule"] else "per round"
+    suspects = (
+        ("anomalies", sorted(mine["client"] for mine in summary["anomalies"])),
+        ("excluded", summary["excluded"]),
+    )
     return [
         ("method", method(summary)),
         *([("server", summary["server"])] if summary["server"] else []),
         ("task", task(summary)),
-        (
-            "clients",
-            f"{summary['clients']:,}, {summary['per_round']:,} {'at once' if summary['schedule'] else 'per round'}",
-        ),
+        ("clients", f"{summary['clients']:,}, {summary['per_round']:,} {at_once}"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         *([("warning", summary[DIVERGES])] if summary[DIVERGES] else []),
         ("executor", executor(summary)),
         *attacked(summary),
         *measured(summary),
-        *validated(summary),
         *rows_of(summary["figures"]),
         ("uploaded", size(summary["bytes_up"])),
         ("downloaded", size(summary["bytes_down"])),
@@ -57,10 +68,10 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("seconds", f"{summary['seconds']:.1f}"),
         *timeline.rows(summary),
         *([] if summary["joules"] == 0 else [("joules", number(summary["joules"]))]),
-        *spending.rows(summary),
+        *cost_rows(summary),
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
-        *suspected(summary),
+        *[(title, f"client{'s' * (len(who) > 1)} {ranges(who)}") for title, who in suspects if who],
     ]
 
 
@@ -88,15 +99,8 @@ def attacked(summary: Summary) -> list[tuple[str, str]]:
     return [("attack", by), *([] if rate is None else [("attack success", percent(rate))])]
 
 
-def suspected(summary: Summary) -> list[tuple[str, str]]:
-    """Return the clients that were named or excluded; nothing if there are none."""
-    named = sorted(mine["client"] for mine in summary["anomalies"])
-    found = (("anomalies", named), ("excluded", summary["excluded"]))
-    return [(title, f"client{'s' * (len(who) > 1)} {ranges(who)}") for title, who in found if who]
-
-
 def measured(summary: Summary) -> list[tuple[str, str]]:
-    """Return the metrics of the last evaluated round."""
+    """Return the metrics of the last evaluated round, and the primary one on held-out samples if there are any."""
     rows: list[tuple[str, str]] = []
     for score in scores(summary):
         rows.append((score.words, score.write(summary[score.name])))
@@ -104,16 +108,11 @@ def measured(summary: Summary) -> list[tuple[str, str]]:
         tenth = "worst tenth" if len(rows) == 2 else f"worst tenth, {score.words}"
         rows.append((f"personal {score.words}", f"{score.write(summary[score.over_clients])} (mean over clients)"))
         rows.append((tenth, f"{score.write(summary[score.worst_tenth])} (of clients)"))
+    if every := summary["validate"]:
+        score = scores(summary)[0]
+        value = score.write(summary[f"{VALIDATION}{score.name}"])
+        rows.append((f"validation {score.words}", f"{value} (1 of {every} training samples of each client)"))
     return rows
-
-
-def validated(summary: Summary) -> list[tuple[str, str]]:
-    """Return the primary metric on held-out training samples; nothing if none are held out."""
-    if not (every := summary["validate"]):
-        return []
-    score = scores(summary)[0]
-    value = score.write(summary[f"{VALIDATION}{score.name}"])
-    return [(f"validation {score.words}", f"{value} (1 of {every} training samples of each client)")]
 
 
 def method(summary: Summary) -> str:
@@ -159,45 +158,36 @@ def full(
     parts = [pairs([("run", f"{path} ({state})"), *facts(summary)])]
     parts += ["\n  ".join(block) for block in blocks if block]
     parts.append(pairs(list(about["method"].items())))
-    parts += [by_client] if (by_client := spending.by_client(summary)) else []
-    parts += [named] if (named := anomalies.shown(summary["anomalies"])) else []
+    parts += [by_client] if (by_client := costs_by_client(summary)) else []
+    parts += [named] if (named := anomaly_table(summary["anomalies"])) else []
     parts += [details(metrics, scores(summary)[0])] if metrics else []
     return "\n\n".join(parts)
 
 
 def details(metrics: Sequence[Record], score: Score, last: int = 10) -> str:
-    """Return the last rounds, bytes by kind, seconds by phase, and reasons of failures."""
-    lines = [rounds(metrics[-last:], score), ""]
+    """Return the last rounds as a table, bytes by kind, seconds by phase, and reasons of failures."""
+    head = ("round", score.words, "loss", "personal", "worst tenth", "train loss", "up", "down", "seconds", "failed")
+    rows = [
+        (
+            str(record["round"]),
+            score.write(record.get(score.name)),
+            number(record.get("loss")),
+            *(score.write(record.get(entry)) for entry in score.entries[1:]),
+            number(record["train_loss"]),
+            size(sum(record["bytes_up"].values())),
+            size(sum(record["bytes_down"].values())),
+            f"{sum(record['seconds'].values()):.2f}",
+            str(len(record["failures"])),
+        )
+        for record in metrics[-last:]
+    ]
+    lines = [table(head, rows), ""]
     for title, name, write in BROKEN_DOWN:
         if any(name in record for record in metrics):
-            lines.append(f"{title}: {by_kind(totals(metrics, name), write)}")
+            kinds = (f"{kind} {write(n)}" for kind, n in totals(metrics, name).most_common())
+            lines.append(f"{title}: {', '.join(kinds) or 'nothing'}")
     lines += [f"failed {count(len(where), 'time')}: {reason}" for reason, where in reasons(metrics)[:5]]
     return "\n".join(lines)
-
-
-def by_kind(total: Counter[str], write: Callable[[float], str]) -> str:
-    """Return the components of a total, the largest first."""
-    return ", ".join(f"{kind} {write(n)}" for kind, n in total.most_common()) or "nothing"
-
-
-def rounds(metrics: Sequence[Record], score: Score) -> str:
-    """Return a table with one row per round."""
-    head = ("round", score.words, "loss", "personal", "worst tenth", "train loss", "up", "down", "seconds", "failed")
-    return table(head, [_round(record, score) for record in metrics])
-
-
-def _round(record: Record, score: Score) -> tuple[str, ...]:
-    return (
-        str(record["round"]),
-        score.write(record.get(score.name)),
-        number(record.get("loss")),
-        *(score.write(record.get(entry)) for entry in score.entries[1:]),
-        number(record["train_loss"]),
-        size(sum(record["bytes_up"].values())),
-        size(sum(record["bytes_down"].values())),
-        f"{sum(record['seconds'].values()):.2f}",
-        str(len(record["failures"])),
-    )
 
 
 def listed(names: Sequence[str], summaries: Sequence[Summary | None], states: Sequence[str]) -> str:
@@ -208,21 +198,22 @@ def listed(names: Sequence[str], summaries: Sequence[Summary | None], states: Se
     title, written = column(primary, values)
     head = ("run", "method", "data", "split", "clients", "rounds", "seed", title, "uploaded", "state")
     left = iter(written)
-    cells = [_listed(each, next(left)) if each else [BLANK] * (len(head) - 2) for each in summaries]
-    return table(head, [[name, *cell, state] for name, cell, state in zip(names, cells, states, strict=True)])
-
-
-def _listed(summary: Summary, score: str) -> list[str]:
-    return [
-        method(summary),
-        summary["data"],
-        summary["split"],
-        str(summary["clients"]),
-        f"{summary['rounds']}/{summary['rounds_asked']}",
-        str(summary["seed"]),
-        score,
-        size(summary["bytes_up"]),
+    cells = [
+        [
+            method(each),
+            each["data"],
+            each["split"],
+            str(each["clients"]),
+            f"{each['rounds']}/{each['rounds_asked']}",
+            str(each["seed"]),
+            next(left),
+            size(each["bytes_up"]),
+        ]
+        if each
+        else [BLANK] * (len(head) - 2)
+        for each in summaries
     ]
+    return table(head, [[name, *cell, state] for name, cell, state in zip(names, cells, states, strict=True)])
 
 
 def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
@@ -231,15 +222,17 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     primary = [scores(summary)[0] for summary in summaries]
     values = [summary[score.name] for summary, score in zip(summaries, primary, strict=True)]
     title, written = column(primary, values)
-    head = ["run", "method", "rounds", title, "personal", "worst tenth", "loss", "up", "down", *counted]
-    head.append("operations")
-    compared = [_compared(*each, bool(counted)) for each in zip(summaries, primary, written, strict=True)]
-    rows = [[name, *cells] for name, cells in zip(names, compared, strict=True)]
-    if any(
-        summary["best"] and summary["best"]["value"] != value for summary, value in zip(summaries, values, strict=True)
-    ):
+    head = ["run", "method", "rounds", title, "personal", "worst tenth", "loss", "up", "down", *counted, "operations"]
+    rows = []
+    for name, summary, score, value in zip(names, summaries, primary, written, strict=True):
+        alone = summary["bytes_values"]
+        more = [] if not counted else [BLANK if alone is None else size(alone)]
+        others = (score.write(summary[entry]) for entry in (score.over_clients, score.worst_tenth))
+        costs = (number(summary["loss"]), size(summary["bytes_up"]), size(summary["bytes_down"]), *more)
+        rows.append([name, method(summary), str(summary["rounds"]), value, *others, *costs, operations(summary)])
+    best = [summary["best"] and summary["best"]["value"] for summary in summaries]
+    if any(each is not None and each != value for each, value in zip(best, values, strict=True)):
         head.insert(4, "best")
-        best = [summary["best"] and summary["best"]["value"] for summary in summaries]
         rows = [[*row[:4], cell, *row[4:]] for row, cell in zip(rows, column(primary, best)[1], strict=True)]
     for title, write in (("seconds", "{:.1f}".format), ("joules", number)):
         if any(summary[title] for summary in summaries):
@@ -249,13 +242,13 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
         head += timeline.COMPARED
         rows = [[*row, *timeline.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
     if any(summary["by_client"] for summary in summaries):
-        costs = [name for name in spending.COMPARED if not (timed and name == spending.DELAY)]
-        head += costs
-        cells = [spending.compared(summary) for summary in summaries]
-        rows = [[*row, *(cell.get(name, BLANK) for name in costs)] for row, cell in zip(rows, cells, strict=True)]
+        counts = [name for name in COST_COLUMNS if not (timed and name == DELAY)]
+        head += counts
+        cells = [cost_cells(summary) for summary in summaries]
+        rows = [[*row, *(cell.get(name, BLANK) for name in counts)] for row, cell in zip(rows, cells, strict=True)]
     if any(summary["delivery"] for summary in summaries):
-        head += spending.DELIVERY
-        rows = [[*row, *spending.delivery(summary)] for row, summary in zip(rows, summaries, strict=True)]
+        head += DELIVERY
+        rows = [[*row, *delivery_cells(summary)] for row, summary in zip(rows, summaries, strict=True)]
     cells = [cells_of(summary["figures"]) for summary in summaries]
     columns = dict.fromkeys(column for found in cells for column in found)
     head += columns
@@ -267,22 +260,6 @@ def sends_views(summaries: Sequence[Summary]) -> bool:
     return any(summary["bytes_views"] for summary in summaries)
 
 
-def _compared(summary: Summary, score: Score, written: str, counted: bool) -> tuple[str, ...]:
-    values = summary["bytes_values"]
-    return (
-        method(summary),
-        str(summary["rounds"]),
-        written,
-        score.write(summary[score.over_clients]),
-        score.write(summary[score.worst_tenth]),
-        number(summary["loss"]),
-        size(summary["bytes_up"]),
-        size(summary["bytes_down"]),
-        *([BLANK if values is None else size(values)] if counted else []),
-        operations(summary),
-    )
-
-
 def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str]] = ()) -> list[str]:
     """Return what differs between runs in addition to the method.
 
@@ -290,22 +267,117 @@ def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str
         summaries: the summaries of the runs
         methods: the parts of each method as text; they are compared if all runs have the same method
     """
-    names = (
-        "data",
-        "model",
-        "split",
-        "clients",
-        "per_round",
-        "rounds",
-        "seed",
-        "channel",
-        "schedule",
-        "executor",
-        "train_precision",
-        "checkpointing",
-    )
+    names = ["data", "model", "split", "clients", "per_round", "rounds", "seed", "channel", "schedule", "executor"]
+    names += ["train_precision", "checkpointing"]
     found = [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]
     parts = dict.fromkeys(part for parts in methods for part in parts)
     if len({summary["method"] for summary in summaries}) > 1:
         return found
     return found + [part for part in parts if len({parts.get(part) for parts in methods}) > 1]
+
+
+DELAY = "delay"
+COST_COLUMNS = ("computing J", "sending J", DELAY, "lost")
+"""The columns of ``compare`` for costs. Next to virtual time, there is no delay."""
+
+DELIVERY = ("compensated", "dropped")
+"""The columns for the outcome of lost messages."""
+
+LOSERS = 10
+"""The number of clients that are listed one by one, those with the most losses first."""
+
+
+def cost_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Return lines on costs and losses that the channel counts."""
+    empty = [("nothing arrived", f"in {count(summary['empty_rounds'], 'round')}: the model did not change")]
+    delivery = [("lost messages", text)] if (text := lost_messages(summary)) else []
+    return [*_energy_rows(summary), *delivery, *(empty if summary["empty_rounds"] else [])]
+
+
+def lost_messages(summary: Summary) -> str:
+    """Return the number of lost messages and their outcome; empty if none was lost."""
+    total, delivery = summary["lost"], summary["delivery"]
+    if delivery is None:
+        return f"{total:,}, none of them compensated" if total else ""
+    compensated, dropped = sum(delivery["retained"]), sum(delivery["forgotten"])
+    outcome = f"{compensated:,} compensated by a later one, {dropped:,} dropped"
+    waiting = total - compensated - dropped
+    more = f", {waiting:,} pending" if waiting > 0 else ""
+    return f"{total:,}: {outcome}{more}" if total else outcome
+
+
+def _energy_rows(summary: Summary) -> list[tuple[str, str]]:
+    spent = summary["by_client"]
+    if spent is None:
+        return [("energy", _uses(summary["energy"]))] if summary["time"] is not None and summary["joules"] else []
+    wasted = f", {number(sum(spent['wasted']))} J of it for lost messages" if sum(spent["wasted"]) else ""
+    rows = [("energy", _uses(summary["energy"]) + wasted)]
+    if summary["time"] is None:
+        each = seconds(summary["delay"] / max(1, summary["rounds"]))
+        rows.append(("delay", f"{seconds(summary['delay'])} computing and sending, {each} per round"))
+    if sent := sum(spent["messages"]):
+        shares = [lost / max(1, sent) for lost, sent in zip(spent["lost"], spent["messages"], strict=True)]
+        senders = _range(shares, [client for client, number in enumerate(spent["messages"]) if number], percent)
+        share = percent(sum(spent["lost"]) / sent)
+        rows.append(("outages", f"{share} of {count(sent, 'message')}; by client {senders}"))
+    return [*rows, ("joules per client", _range(spent["joules"], _active(spent), number))]
+
+
+def _uses(energy: dict[str, float]) -> str:
+    """Return the joules by use; those of receiving and waiting if there are any."""
+    received = f", {number(energy['receiving'])} J receiving" if energy["receiving"] else ""
+    idle = f", {number(energy['idle'])} J idle" if energy["idle"] else ""
+    return f"{number(energy['computing'])} J computing{received}, {number(energy['sending'])} J sending{idle}"
+
+
+def _active(spent: dict[str, list[Any]]) -> list[int]:
+    """Return the clients that spent energy."""
+    return [client for client, joules in enumerate(spent["joules"]) if joules]
+
+
+def _range(values: Sequence[float], clients: Sequence[int], write: Any) -> str:
+    """Return the smallest and the largest value, with their clients."""
+    if not clients:
+        return BLANK
+    least, most = (choose(clients, key=lambda client: values[client]) for choose in (min, max))
+    return f"{write(values[least])} (client {least}) to {write(values[most])} (client {most})"
+
+
+def costs_by_client(summary: Summary) -> str:
+    """Return a table of the clients with the most losses; empty if the channel does not count them."""
+    spent = summary["by_client"]
+    if spent is None:
+        return ""
+    shares = [lost / max(1, sent) for lost, sent in zip(spent["lost"], spent["messages"], strict=True)]
+    order = sorted(_active(spent), key=lambda client: -shares[client])
+    delivery = summary["delivery"]
+    head = ("client", "messages", "lost", "share", *(DELIVERY if delivery else ()), "joules", "seconds")
+    listed = [
+        (
+            str(client),
+            f"{spent['messages'][client]:,}",
+            f"{spent['lost'][client]:,}",
+            percent(shares[client]),
+            *(f"{counts[client]:,}" for counts in (delivery or {}).values()),
+            number(spent["joules"][client]),
+            number(spent["seconds"][client]),
+        )
+        for client in order[:LOSERS]
+    ]
+    more = f"\nand {count(len(order) - LOSERS, 'other client')}" if len(order) > LOSERS else ""
+    return table(head, listed) + more
+
+
+def delivery_cells(summary: Summary) -> tuple[str, ...]:
+    """Return the cells of a run in the columns of ``DELIVERY``."""
+    found = summary["delivery"]
+    return tuple(f"{sum(counts):,}" for counts in found.values()) if found else (BLANK,) * len(DELIVERY)
+
+
+def cost_cells(summary: Summary) -> dict[str, str]:
+    """Return the cells of a run, by column; nothing if its channel counts no costs."""
+    if summary["by_client"] is None:
+        return {}
+    energy = summary["energy"]
+    cells = (number(energy["computing"]), number(energy["sending"]), seconds(summary["delay"]), f"{summary['lost']:,}")
+    return dict(zip(COST_COLUMNS, cells, strict=True))

@@ -1,18 +1,24 @@
-"""Targets of metrics, such as ``accuracy=0.9``: as they are typed, and when a record reaches one.
+"""Targets of metrics, such as ``accuracy=0.9``: as they are typed, and what a run spent until it reached one.
 
-``--until`` ends a run with a target, and ``--target`` shows what was spent until a target was reached.
+``--until`` ends a run with a target, and ``--target`` shows what was spent until a target was reached: rounds, virtual
+time, joules and bytes. A target counts as reached in the first record that reaches it. Metrics are in the records of
+evaluated rounds alone, so a run that is evaluated every tenth round is known to have reached its target in a tenth
+round.
 """
 
 import operator
 import re
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gossamer.core.errors import ConfigError, Mistake, Setting, gather
 from gossamer.core.specs import unknown
 from gossamer.runs.records import Record
-from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS, Score
+from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS, Score, held_out, scores_of
+from gossamer.runs.report.text import BLANK, joules, number, seconds, size, table
+from gossamer.runs.report.timeline import virtual_time
 
 Targets = str | Mapping[str, float]
 """Targets as they are given: text, separated by commas, or a mapping of metrics to values."""
@@ -28,7 +34,7 @@ SIGNS: dict[str, Callable[[float, float], bool]] = {
 LOSSES = ("loss", "train_loss")
 """Numbers of a record that are better when they are lower, besides the metrics of the task."""
 
-COSTS = ("flops", "useful_flops", "joules", "airtime", "delay", "memory_bytes", "time")
+UNDIRECTED = ("flops", "useful_flops", "joules", "airtime", "delay", "memory_bytes", "time")
 """Other numbers of records; a target for one of them needs a sign. Only runs with a schedule have ``time``."""
 
 FIGURES = "figures."
@@ -42,10 +48,10 @@ def directions(scores: Iterable[Score]) -> dict[str, str]:
     return named | dict.fromkeys(losses, "lower")
 
 
-def number(record: Mapping[str, Any], name: str) -> float | None:
+def number_in(record: Mapping[str, Any], name: str) -> float | None:
     """Return a number of a record, by its name or by the path to it; none if there is none.
 
-    >>> number({"loss": 0.5, "figures": {"masks": {"density": 0.1}}}, "figures.masks.density")
+    >>> number_in({"loss": 0.5, "figures": {"masks": {"density": 0.1}}}, "figures.masks.density")
     0.1
     """
     found: Any = record
@@ -91,7 +97,7 @@ class Target:
 
         ``shares`` are the metrics that are at most 1. ``about`` is the setting that has the target.
         """
-        known = (*better, *COSTS)
+        known = (*better, *UNDIRECTED)
         if self.metric not in known and not self.metric.startswith(FIGURES):
             return Mistake(f": {unknown('metric', self.metric, known)}", about)
         if self.sign == "=" and self.metric not in better:
@@ -103,7 +109,7 @@ class Target:
 
     def reached(self, record: Record, better: Mapping[str, str]) -> bool:
         """Return whether a record reaches the target."""
-        value = number(record, self.metric)
+        value = number_in(record, self.metric)
         sign = {"higher": ">=", "lower": "<="}[better[self.metric]] if self.sign == "=" else self.sign
         return value is not None and SIGNS[sign](value, self.value)
 
@@ -122,3 +128,111 @@ def check_targets(targets: Iterable[Target], scores: Sequence[Score], name: str)
     better, about = directions(scores), Setting("", name)
     shares = {entry for score in scores if score.format == "percent" for entry in score.entries}
     gather([mistake for target in targets if (mistake := target.mistake(better, shares, about))])
+
+
+NAME = "target"
+"""The name of the flag, for errors."""
+
+NOTE = "costs until {}, in the first evaluated round that reaches it"
+
+
+class Reached(NamedTuple):
+    """What a run spent until it reached a target. Without a round it did not, and costs are none.
+
+    Args:
+        target: the target as text
+        round: the first round whose record reaches it
+        time: virtual seconds; none if neither a schedule nor the channel counts them
+        joules: energy of the clients
+        bytes_up: bytes sent by clients
+        bytes_down: bytes sent to clients
+    """
+
+    target: str
+    round: int | None = None
+    time: float | None = None
+    joules: float | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The costs in one line."""
+        if self.round is None:
+            return "not reached"
+        time = f", virtual time {seconds(self.time)}" if self.time is not None else ""
+        energy = f", {joules(self.joules)}" if self.joules else ""
+        sent = f"{size(self.bytes_up or 0)} uploaded, {size(self.bytes_down or 0)} downloaded"
+        return f"first reached by the evaluation of round {self.round:,}{time}{energy}, {sent}"
+
+
+COSTS: dict[str, Callable[[float], str]]
+COSTS = {"round": number, "time": seconds, "joules": joules, "bytes_up": size, "bytes_down": size}
+"""The costs of tables, and how they are written."""
+
+HEAD = ("round", "virtual time", "energy", "up", "down")
+
+
+def targets_for(given: Targets, abouts: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
+    """Return targets that all of these runs can have; raise ``ConfigError`` if one of them cannot."""
+    targets = read_targets(given, NAME)
+    for about in abouts:
+        check_targets(targets, _scores(about), NAME)
+    return targets
+
+
+def to_target(target: Target, about: Mapping[str, Any], metrics: Sequence[Record]) -> Reached:
+    """Return what a run spent until it reached a target."""
+    better = directions(_scores(about))
+    last = next((place for place, record in enumerate(metrics) if target.reached(record, better)), None)
+    if last is None:
+        return Reached(str(target))
+    spent = metrics[: last + 1]
+    found = virtual_time(spent)
+    return Reached(
+        str(target),
+        metrics[last]["round"],
+        found if found is not None else float(sum(record["delay"] for record in spent)) or None,
+        float(sum(record["joules"] for record in spent)),
+        *(sum(sum(record[name].values()) for record in spent) for name in ("bytes_up", "bytes_down")),
+    )
+
+
+def _scores(about: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*scores_of(about["task"]), *held_out(about))
+
+
+def compared(names: Sequence[str], found: Sequence[Reached]) -> str:
+    """Return a table of runs and what each spent until it reached the same target, below a title."""
+    rows = [_cells([each]) if each.round else ["not reached", *[BLANK] * (len(HEAD) - 1)] for each in found]
+    return _titled(found[0].target, ("run", *HEAD), [[name, *row] for name, row in zip(names, rows, strict=True)])
+
+
+def over_seeds(names: Sequence[str], found: Sequence[Sequence[Reached]]) -> str:
+    """Return a table of means over the seeds that reached a target, and how many did."""
+    rows = []
+    for name, seeds in zip(names, found, strict=True):
+        hits = [each for each in seeds if each.round is not None]
+        rows.append([name, f"{len(hits)} of {len(seeds)}", *_cells(hits)])
+    target = next((each.target for seeds in found for each in seeds), "")
+    return _titled(f"{target} (means over the seeds that reach it)", ("runs", "reached", *HEAD), rows)
+
+
+def _titled(target: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table below a title, without columns that have no value."""
+    kept = [place for place in range(len(head)) if not place or any(row[place] != BLANK for row in rows)]
+    shown = table([head[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    return f"{NOTE.format(target)}\n{shown}"
+
+
+def _cells(found: Sequence[Reached]) -> list[str]:
+    """Return means of costs, with deviations if there are several; energy that is not counted is left out."""
+    cells = []
+    for cost, write in COSTS.items():
+        known = [value for each in found if (value := getattr(each, cost)) is not None]
+        if not known or len(known) < len(found) or (cost == "joules" and not any(known)):
+            cells.append(BLANK)
+        else:
+            spread = f" ± {write(statistics.stdev(known))}" if len(known) > 1 else ""
+            cells.append(write(statistics.fmean(known)) + spread)
+    return cells

@@ -1,4 +1,11 @@
-"""Jobs in processes of this machine: worker processes that receive pickled calls over a pipe.
+"""Jobs: functions that run in processes of their own, several at once, each on its share of the cores and GPUs.
+
+A sweep submits its runs as jobs, and a reproduction its cells. ``Launcher`` is the seam: ``Local`` runs jobs in
+processes of this machine, and a launcher for a cluster needs the same three methods.
+
+    with Local(jobs=4) as launcher:
+        for ended in spread([Job("a", work, (1,)), Job("b", work, (2,))], launcher):
+            print(ended.job.name, ended.value, ended.error)
 
 Each of the jobs that run at once has its share of the cores, by affinity, and its GPU, by ``CUDA_VISIBLE_DEVICES``. So
 neither the workers of an executor nor torch's threads wait for other jobs. Results do not depend on the shares.
@@ -15,19 +22,115 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gossamer.core.errors import ConfigError, require
-from gossamer.runs.jobs import Ended, Job
+
+
+class Job(NamedTuple):
+    """A function call that runs in a process of its own.
+
+    Args:
+        name: its name in messages
+        function: a function that can be pickled: one of a module
+        args: its arguments
+        cores: the number of cores that it needs, for launchers that place jobs by need
+        gpus: likewise its share of a GPU, or its number of GPUs
+        log: the file that its output is appended to; by default it goes where that of this process goes
+    """
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    cores: int = 1
+    gpus: float = 0
+    log: Path | None = None
+
+
+class Ended(NamedTuple):
+    """A job that has ended.
+
+    Args:
+        job: the job
+        value: what its function returned
+        error: why it failed; none if it returned
+    """
+
+    job: Job
+    value: Any = None
+    error: str | None = None
+
+
+class Launcher(Protocol):
+    """Runs jobs. As a context it stops the jobs that still run when it is left.
+
+    The functions and arguments of jobs are pickled. Paths among them are full ones, and files are how a run tells what
+    it has done: a launcher that uses other machines needs the folder of the sweep at the same path on all of them.
+    """
+
+    def __enter__(self) -> "Launcher":
+        """Start."""
+        ...
+
+    def __exit__(self, *error: object) -> None:
+        """Interrupt the running jobs as Ctrl-C does, wait for them a while, and leave no process behind."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """The number of jobs that run."""
+        ...
+
+    def accepts(self, job: Job) -> bool:
+        """Return whether a job could start now."""
+        ...
+
+    def submit(self, job: Job) -> None:
+        """Start a job that is accepted."""
+        ...
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """Return the jobs that have ended since the last call; wait for one for at most that time."""
+        ...
+
+
+def spread(
+    jobs: Iterable[Job],
+    launcher: Launcher,
+    seconds: float = inf,
+    tick: Callable[[], None] = lambda: None,
+    every: float = 0.5,
+) -> Iterator[Ended]:
+    """Run jobs in order, as many at once as the launcher accepts, and yield each when it has ended.
+
+    Args:
+        jobs: the jobs
+        launcher: where they run
+        seconds: no job starts later; those that did not start are not yielded
+        tick: called while jobs run
+        every: seconds between two calls of ``tick``
+    """
+    until, waiting = time.monotonic() + seconds, iter(jobs)
+    following = next(waiting, None)
+    while following is not None or launcher.running:
+        while following is not None and launcher.accepts(following) and time.monotonic() < until:
+            launcher.submit(following)
+            following = next(waiting, None)
+        if not launcher.running:
+            return
+        tick()
+        yield from launcher.wait(every)
+
 
 GRACE = 20.0
 """Seconds that interrupted jobs have to save what they do; then they are killed, which loses no finished round."""
 
-WORKER = "gossamer.runs.jobs.worker"
+WORKER = "gossamer.runs.worker"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -109,7 +212,9 @@ class Local:
         """Start a job."""
         call = pickle.dumps((job.function, job.args))
         worker = self._idle.pop() if self._idle else _hire(self._free.pop(0))
-        worker.line.send((_main_module(), call, str(job.log) if job.log else None))
+        # A worker imports what the module that ``python -m`` runs defines by the name of that module.
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        worker.line.send((spec.name if spec else None, call, str(job.log) if job.log else None))
         self._busy[worker.line] = worker, job
 
     def wait(self, seconds: float) -> list[Ended]:
@@ -123,7 +228,8 @@ class Local:
             value, error = worker.line.recv()
         except (EOFError, ConnectionResetError):
             code = worker.process.wait()
-            value, error = None, f"its process {_died(code)}"
+            killed = f"was killed by signal {-code}" + (": out of memory?" if -code == signal.SIGKILL else "")
+            value, error = None, f"its process {killed if code < 0 else f'ended with exit code {code}'}"
         if error is None and not self._fresh:
             self._idle.append(worker)
         else:
@@ -132,40 +238,23 @@ class Local:
         return Ended(job, value, error)
 
 
-def _main_module() -> str | None:
-    """Return the name of the module that ``python -m`` runs: a worker imports what that defines by this name."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec else None
-
-
-def _died(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by signal {-code}" + (": out of memory?" if -code == signal.SIGKILL else "")
-
-
 def _hire(share: Share) -> Worker:
     """Start a worker on its share of the cores, with Ctrl-C blocked until it starts a job."""
     here, there = socket.socketpair()
     with there, _kept_to(share.cores):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
+            folders = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
             process = subprocess.Popen(
                 [sys.executable, "-m", WORKER, str(there.fileno())],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=_environment(share, os.environ),
+                env={**os.environ, "PYTHONPATH": folders, **({DEVICES: share.gpu} if share.gpu is not None else {})},
                 start_new_session=True,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Worker(process, Connection(here.detach()), share)
-
-
-def _environment(share: Share, now: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker: its GPU, and the folders that this process imports from."""
-    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-    return {**now, "PYTHONPATH": path, **({DEVICES: share.gpu} if share.gpu is not None else {})}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The process of a worker: ``python -m gossamer.runs.jobs.worker FD`` runs the calls that arrive at a socket."""
+"""The process of a worker: ``python -m gossamer.runs.worker FD`` runs the calls that arrive at a socket."""
 
 import io
 import os
