@@ -6,7 +6,7 @@ from gossamer.core.method import Method
 from gossamer.core.privacy import Guarantee, Participation, PrivatePart
 from gossamer.methods.private import Terms
 from gossamer.parts.privacy.accounting import gaussian
-from gossamer.parts.samplers.poisson import Poisson
+from gossamer.parts.samplers.draws import Poisson
 from gossamer.parts.servers.mean import Mean
 
 

@@ -20,8 +20,7 @@ from gossamer.core.specs import NONE, parse, texts, written
 from gossamer.engines.simulation import Simulation
 from gossamer.fleet.fleet import AIR
 from gossamer.parts.channels import CHANNELS
-from gossamer.parts.channels.fleet_links import PLAUSIBLE, FleetLinks
-from gossamer.parts.channels.wireless import Wireless
+from gossamer.parts.channels.links import PLAUSIBLE, FleetLinks, Wireless
 
 PLAN, WIRELESS, DEVICES, CAPACITIES, SCHEDULE = "plan", "wireless", "fleet", "capacities", "schedule"
 

@@ -32,8 +32,7 @@ from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sign import StochasticSign
 from gossamer.parts.privacy.calibration import calibrate
 from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
-from gossamer.parts.samplers.poisson import Poisson
-from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.samplers.draws import Poisson, Uniform
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.personal_mask import PersonalMask

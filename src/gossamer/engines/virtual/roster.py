@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from gossamer.core.availability import ALWAYS, FOREVER, Availability
-from gossamer.core.channel import Channel, DeviceChannel
+from gossamer.core.availability import FOREVER, Availability
+from gossamer.core.channel import Channel
 from gossamer.engines.virtual.events import Event, EventQueue, Kind
 
 Sizes = Mapping[int, int]
@@ -30,7 +30,7 @@ class Roster:
         busy: Callable[[int], bool],
         took_part: Callable[[int], bool],
     ) -> None:
-        self.devices = channel if isinstance(channel, DeviceChannel) else None
+        self.channel = channel
         self.sizes, self.queue, self.busy, self.took_part = sizes, queue, busy, took_part
         self.idle: dict[int, int] = {}
         self.eligible: dict[int, int] = {}
@@ -47,19 +47,17 @@ class Roster:
 
     def availability(self, client: int) -> Availability:
         """Return when a client is available."""
-        if self.devices is None:
-            return ALWAYS
         if client not in self._known:
-            self._known[client] = self.devices.availability(client)
+            self._known[client] = self.channel.availability(client)
         return self._known[client]
 
     def pauses(self, client: int) -> bool:
         """Return whether a client that leaves goes on when it is back."""
-        return self.devices is not None and self.devices.pauses(client)
+        return self.channel.pauses(client)
 
     def idle_power(self, client: int) -> float:
         """Return the watts of a client that waits."""
-        return 0.0 if self.devices is None else self.devices.idle_power(client)
+        return self.channel.idle_power(client)
 
     def _follow(self, client: int, now: int) -> None:
         """Note whether a client is available, and when that changes."""
