@@ -13,8 +13,7 @@ from gossamer.core.errors import Mistakes, require
 from gossamer.core.privacy import Guarantee, Participation, Sampling
 from gossamer.parts.codecs.private.bound import honest, of_share
 from gossamer.parts.privacy.accounting import ANYBODY, Accountant, SampledGaussian, dp_sgd, gaussian
-from gossamer.parts.privacy.calibration import calibrate
-from gossamer.parts.privacy.parts import usual_delta
+from gossamer.parts.privacy.budget import calibrate, usual_delta
 from gossamer.parts.secure import SecAgg
 from gossamer.runs.report import text
 from gossamer.runs.report.privacy import RELATIONS

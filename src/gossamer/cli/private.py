@@ -18,7 +18,7 @@ from gossamer.core.sampler import Sampler
 from gossamer.engines.options import Options
 from gossamer.engines.privacy import Privacy
 from gossamer.methods.private import Budget, Clip, Terms, check_method, noise_for, units_of, with_noise
-from gossamer.parts.privacy.parts import usual_delta
+from gossamer.parts.privacy.budget import usual_delta
 from gossamer.runs.report.text import count
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task

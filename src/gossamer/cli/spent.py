@@ -19,7 +19,7 @@ from gossamer.core.privacy import SEED, SYSTEM, Guarantee
 from gossamer.core.random import key
 from gossamer.engines.options import Options
 from gossamer.engines.privacy import privacy_of
-from gossamer.parts.privacy.composition import BASIC, Spent, Total, common_relation, composed
+from gossamer.parts.privacy.budget import BASIC, Spent, Total, common_relation, composed
 from gossamer.runs.records import read_metrics
 from gossamer.runs.releases import released
 from gossamer.runs.report import text

@@ -20,7 +20,7 @@ from gossamer.core.extras import need
 from gossamer.core.privacy import SEED, SYSTEM, Guarantee, PrivatePart
 from gossamer.core.server import Server, SumServer
 from gossamer.engines.options import Options
-from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
+from gossamer.parts.privacy.budget import participation, parts_of, usual_delta
 from gossamer.parts.privacy.renyi import Renyi, compose
 from gossamer.tasks.data.partition import Split
 

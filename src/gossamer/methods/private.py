@@ -30,8 +30,7 @@ from gossamer.core.view import ViewMemory
 from gossamer.parts.codecs.noisy_sign import NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.privacy.calibration import calibrate
-from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
+from gossamer.parts.privacy.budget import calibrate, participation, parts_of, usual_delta
 from gossamer.parts.samplers.draws import Poisson, Uniform
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
