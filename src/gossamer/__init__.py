@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.topk import TopK as TopK
     from gossamer.parts.downlinks.delta import Delta as Delta
     from gossamer.parts.downlinks.seed_sums import SendSums as SendSums
-    from gossamer.parts.parametrizations.supermask import Supermask as Supermask
+    from gossamer.parts.parametrizations import Supermask as Supermask
     from gossamer.parts.pruning_schedule import Progressive as Progressive
     from gossamer.parts.samplers.draws import BySize as BySize
     from gossamer.parts.samplers.draws import Poisson as Poisson

@@ -27,7 +27,7 @@ from gossamer.parts.codecs.sign import StochasticSign
 from gossamer.parts.codecs.subsample import Subsample
 from gossamer.parts.codecs.ternary import Ternary
 from gossamer.parts.codecs.topk import TopK
-from gossamer.parts.parametrizations.supermask import Supermask
+from gossamer.parts.parametrizations import Supermask
 from gossamer.parts.servers.average import MaskAverage
 from gossamer.parts.servers.sum_then_decode import SumThenDecode
 from gossamer.parts.solvers.adam import Adam

@@ -26,7 +26,7 @@ from torch import Tensor
 from gossamer.core.exchange import Arrival, Assignment
 from gossamer.core.server import MeasuredServer
 from gossamer.core.types import Params, State
-from gossamer.parts.adapters.names import pairs, rank_dimension
+from gossamer.parts.adapters.lora import pairs, rank_dimension
 from gossamer.parts.servers.mean import Mean, Sum
 
 

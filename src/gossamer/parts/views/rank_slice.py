@@ -25,7 +25,7 @@ from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.view import NestedView, View
 from gossamer.fleet.capacity import SHARES, Capacities, capacity, check_capacities, held
 from gossamer.fleet.fleet import AIR, Fleet, fitting
-from gossamer.parts.adapters.names import rank_dimension
+from gossamer.parts.adapters.lora import rank_dimension
 
 Ranks = tuple[tuple[str, int, int], ...]
 """Name, dimension and rank of each tensor that is sliced."""
