@@ -13,7 +13,7 @@ from gossamer.core.privacy import Guarantee
 from gossamer.core.random import key
 from gossamer.core.secure import SumSegment
 from gossamer.parts.privacy.budget import participation, parts_of, usual_delta
-from gossamer.parts.secure.roster import KeyRoster
+from gossamer.parts.secure.primitives import KeyRoster
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.markdown import only

@@ -51,7 +51,7 @@ from gossamer.engines.flower.roster import PINNED, pinned
 from gossamer.engines.metric_sums import BITS, metric_numbers, metric_segments
 from gossamer.engines.warm_start import Init
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.secure.roster import KeyRoster, signer
+from gossamer.parts.secure.primitives import KeyRoster, signer
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import AnyTask, Task, task_at

@@ -23,7 +23,7 @@ from flwr.supercore.logger import log
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.engines.flower import credentials
-from gossamer.parts.secure.roster import KeyRoster, encoded
+from gossamer.parts.secure.primitives import KeyRoster, encoded
 
 PINNED = credentials.ROSTER
 """The file of a roster in a node's state folder."""

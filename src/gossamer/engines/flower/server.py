@@ -74,7 +74,7 @@ from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.engines.secure import PhaseReplies, PhaseReply, SecureExchange
 from gossamer.engines.warm_start import Init
 from gossamer.parts.privacy.budget import parts_of
-from gossamer.parts.secure.roster import KeyRoster
+from gossamer.parts.secure.primitives import KeyRoster
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
