@@ -1,0 +1,1 @@
+"""What the library computes, recorded: a rebuild replays it (``python -m replay check``)."""
