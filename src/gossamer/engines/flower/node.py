@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 from flwr.supercore.logger import log
 from torch import Tensor
 
@@ -30,14 +29,14 @@ from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
-from gossamer.engines.flower import identity
+from gossamer.engines.flower import credentials
+from gossamer.engines.flower.credentials import PINNED, pinned
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
 from gossamer.engines.flower.messages import (
     ARRAYS,
     EVALUATING,
     FIGURE,
     LIMIT,
-    PHASE,
     REQUEST,
     content,
     data,
@@ -47,7 +46,6 @@ from gossamer.engines.flower.messages import (
     told,
     word,
 )
-from gossamer.engines.flower.roster import PINNED, pinned
 from gossamer.engines.metric_sums import BITS, metric_numbers, metric_segments
 from gossamer.engines.warm_start import Init
 from gossamer.parts.secure import SecAgg
@@ -67,21 +65,6 @@ UNSAID = "it could not train: the log of the node says why, and a message would 
 
 ROSTER = "roster"
 """The name of the roster in the query of a server with secure aggregation."""
-
-
-def client_app(method: Method, task: AnyTask) -> ClientApp:
-    """Return the Flower app for nodes; the ``partition-id`` of a node is its client number.
-
-    ``task`` is a ``Task`` or a function that returns one. The function takes no argument, the client number, or the
-    client number and the node's settings (a dictionary from ``--node-config``). Its entry ``init`` is a file or a run
-    with the initial weights. A node needs those of the server if some parameters are frozen, because they are not sent.
-    """
-    app, node = ClientApp(), Node(method, task)
-    app.query()(node.handler(node.hello))
-    app.train()(node.handler(node.train))
-    app.train(PHASE.partition(".")[2])(node.handler(node.answer))
-    app.evaluate()(node.handler(node.evaluate))
-    return app
 
 
 class Node:
@@ -217,8 +200,8 @@ class Member:
         """Return the proof that this node is the client it claims to be; nothing without a key."""
         if self.secret is None:
             return {}
-        claimed = identity.claim(word(message, "run", str), word(message, "challenge", str), self.node, self.number)
-        return {PROOF: identity.prove(self.secret, claimed)}
+        claimed = credentials.claim(word(message, "run", str), word(message, "challenge", str), self.node, self.number)
+        return {PROOF: credentials.prove(self.secret, claimed)}
 
     def demand(self, fewest: Any) -> None:
         """Refuse smaller cohorts under secure aggregation than the node's settings allow."""
@@ -258,7 +241,7 @@ class Member:
             if not place.exists():
                 raise PayloadError("this node knows no roster yet: the server must ask for its number first")
             self._roster = pinned(place.read_text(), self.home, self.own_roster)
-        return secure.Member(self.number, topic, signer(identity.private_key(self.secret)), self._roster)
+        return secure.Member(self.number, topic, signer(credentials.private_key(self.secret)), self._roster)
 
     def train(self, message: Message) -> ClientResult:
         """Run the task of a message, and write the journal before anything is sent."""

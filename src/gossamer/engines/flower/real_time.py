@@ -26,8 +26,8 @@ from gossamer.core.schedule import Schedule
 from gossamer.core.wire import Body
 from gossamer.engines.dispatch import CANCELLED, FAILED, FOLDED, LEFT, Dispatcher, Flight, Host
 from gossamer.engines.flower.fleet import NOT_ACCEPTED, NodePool, NodeReply, no_reply, pause
+from gossamer.engines.flower.messages import CheckedReply
 from gossamer.engines.flower.node import OUT_OF_STEP
-from gossamer.engines.flower.replies import CheckedReply
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger

@@ -9,7 +9,7 @@ norms, running statistics). There are two kinds of steps:
                       repeats the aggregation, and gets the server's model bit for bit. Where uploads are masks of
                       equal weight, their sum, which is shorter (``gossamer.parts.downlinks.replay``)
     Delta(codec)      the change of the model, compressed. The server keeps the model that the clients hold, and the
-                      next step contains the error of the last one (``gossamer.parts.downlinks.compressed``)
+                      next step contains the error of the last one (``gossamer.parts.downlinks.steps``)
 
 The server sends the whole model instead where that is shorter, and to a client without a model. It therefore drops
 steps from the log that are longer than the whole model together. All clients that hold the same version receive the
@@ -48,9 +48,8 @@ from gossamer.core.wire import expect
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.downlinks.compressed import Compressed
 from gossamer.parts.downlinks.replay import Replay
-from gossamer.parts.downlinks.steps import Steps
+from gossamer.parts.downlinks.steps import Compressed, Steps
 
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
