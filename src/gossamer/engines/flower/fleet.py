@@ -185,27 +185,22 @@ class NodePool:
 
     def ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[tuple[int, NodeReply]]:
         """Send a message to each client; yield replies as they arrive, and a failure for each missing reply."""
-        nodes = {self.peers[client].node: client for client in contents}
-        for reply in self._ask(kind, {node: contents[client] for node, client in nodes.items()}, deadline):
-            yield nodes[reply.node], reply
-
-    def _ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[NodeReply]:
-        waiting: dict[str, int] = {}
-        for node, records in contents.items():
-            if number := self.push(kind, node, records, deadline):
+        nodes, waiting = {self.peers[client].node: client for client in contents}, dict[str, int]()
+        for node, client in nodes.items():
+            if number := self.push(kind, node, contents[client], deadline):
                 waiting[number] = node
             else:
-                yield NodeReply(node, None, NOT_ACCEPTED)
+                yield client, NodeReply(node, None, NOT_ACCEPTED)
         begun = time.monotonic()
         while waiting and time.monotonic() < begun + deadline:
             arrived = self.pull(waiting)
             for number, reply in arrived.items():
                 del waiting[number]
-                yield reply
+                yield nodes[reply.node], reply
             if waiting and not arrived:
                 time.sleep(pause(time.monotonic() - begun))
         for node in waiting.values():
-            yield NodeReply(node, None, no_reply(deadline))
+            yield nodes[node], NodeReply(node, None, no_reply(deadline))
 
     def push(self, kind: str, node: int, records: RecordDict, deadline: float) -> str:
         """Send a message, and return its number; empty if the SuperLink did not accept it."""

@@ -320,20 +320,17 @@ class Member:
     def _deployed(self, message: Message, clock: Clock, state: State) -> tuple[Evaluator, Params, tuple[Params, ...]]:
         """Return what evaluates the client's deployed model, this model, and the models of the message."""
         key, samples = round_key(self.key, clock.round), self.task.split.train(self.number)
-        models = self._models(message, clock, key)
+        models: tuple[Params, ...] = (self.client.built,)  # the initial model if the method shares nothing
+        if self.bound.shared:
+            models = evaluation_exchange(self.bound).read_download(data(message), {}, clock, key).models
         held = self.client.choose(models, samples)
         tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
         params = self.method.parametrization.deploy(tuned, self.client.built)
-        return Evaluator(self.objective, self._labels if self.bound.training.labels else None), params, models
 
-    def _models(self, message: Message, clock: Clock, key: Key) -> tuple[Params, ...]:
-        """Return the models of a message; the initial model if the method shares nothing."""
-        if not self.bound.shared:
-            return (self.client.built,)
-        return evaluation_exchange(self.bound).read_download(data(message), {}, clock, key).models
+        def labels(client: int) -> Tensor | None:
+            return self.client.labels(self.task.split.train(client))
 
-    def _labels(self, client: int) -> Tensor | None:
-        return self.client.labels(self.task.split.train(client))
+        return Evaluator(self.objective, labels if self.bound.training.labels else None), params, models
 
     def _read_header(self, message: Message) -> tuple[Clock, int, Journal]:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
