@@ -139,7 +139,17 @@ def export(
     module = run.merged(module).eval().requires_grad_(False)
     state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     share = zeros(state)
-    about = json.dumps(_about(run, client, shared, share))
+    name, model, split = run.task.names
+    origin = {
+        "gossamer": __version__,
+        "method": short_name({"method": method_name(run.about)}),
+        "task": {"data": name, "model": model, "split": split},
+        "round": len(run.metrics),
+        "client": client,
+        "shared": shared,
+        "zeros": share,
+    }
+    about = json.dumps(origin)
     traced = trace(module, _zeros(run.task)) if {"torch-export", "onnx"} & set(formats) else Traced(None, (), "any")
     data = _made(traced, state, formats, about)
     if "peft" in formats:
@@ -255,20 +265,6 @@ def _difference(task: Task, module: nn.Module, loaded: Mapping[str, Network], ba
             raise RunError(f"{name} computes other scores than the network: they differ by up to {difference:.2g}")
         worst = max(worst, difference)
     return worst if loaded else None
-
-
-def _about(run: Simulation, client: int | None, shared: bool, share: float) -> dict[str, Any]:
-    """Return the metadata of a model: its origin."""
-    name, model, split = run.task.names
-    return {
-        "gossamer": __version__,
-        "method": short_name({"method": method_name(run.about)}),
-        "task": {"data": name, "model": model, "split": split},
-        "round": len(run.metrics),
-        "client": client,
-        "shared": shared,
-        "zeros": share,
-    }
 
 
 def zeros(state: Mapping[str, Tensor]) -> float:

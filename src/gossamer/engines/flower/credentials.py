@@ -75,11 +75,12 @@ def authority(folder: Path, hosts: Sequence[str]) -> None:
     """Write ``ca.crt``, ``server.pem`` and ``server.key`` for a SuperLink with these names and addresses."""
     wanted = "a host must be a name or an IP address, without protocol, port or path"
     require(*(((_address(host) or HOST_NAME.fullmatch(host)) is not None, f"{wanted}, got {host!r}") for host in hosts))
-    names = [_name(host) for host in dict.fromkeys([*ALWAYS, *hosts])]
+    found = [(host, _address(host)) for host in dict.fromkeys([*ALWAYS, *hosts])]
+    names = [x509.DNSName(host) if address is None else x509.IPAddress(address) for host, address in found]
     signer, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     root = _root(signer)
     contents = {
-        "server.key": (_pem(server), PRIVATE),
+        "server.key": (server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), PRIVATE),
         "server.pem": (_certificate(server, names, root, signer).public_bytes(Encoding.PEM), PUBLIC),
         "ca.crt": (root.public_bytes(Encoding.PEM), PUBLIC),
     }
@@ -108,11 +109,6 @@ def secret(path: Path) -> None:
 def public_half(path: Path) -> Path:
     """Return the path of the public half of a node's key."""
     return path.with_name(f"{path.name}.pub")
-
-
-def _name(host: str) -> x509.GeneralName:
-    address = _address(host)
-    return x509.DNSName(host) if address is None else x509.IPAddress(address)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -186,10 +182,6 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x
     )
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
 def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
     """Create all files, or none if one of them exists."""
     existing = [str(path) for path in contents if path.exists()]
@@ -200,21 +192,17 @@ def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
         with files.on_failure(f"no credentials were written to {next(iter(contents)).parent}"):
             for path, (data, mode) in contents.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _create(path, data, mode, made)
+                # Its mode is set from the start, and it fails if the file exists.
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+                made.append(path)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(handle)
     except BaseException:
         for path in made:
             path.unlink()
         raise
-
-
-def _create(path: Path, data: bytes, mode: int, made: list[Path]) -> None:
-    """Create a file with its mode set from the start; fail if it exists."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    made.append(path)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(handle)
 
 
 LONGEST = 1000

@@ -174,7 +174,12 @@ class NodePool:
             raise PayloadError(f"it claims to be client {client}, as does node {self.peers[client].node}")
         for name, wanted in self.wanted.items():
             if word(message, name, str) != wanted:
-                raise PayloadError(_other(name))
+                raise PayloadError(
+                    "its frozen parameters, which are not sent, have other values than the server's: give it the same"
+                    " initial weights, init= in its --node-config"
+                    if name == FROZEN
+                    else f"it has another {name} than the server: give both the same app and release"
+                )
         samples, tested, test = (word(message, name, int) for name in ("samples", "tested", "test"))
         if samples < 1:
             raise PayloadError(f"client {client} has no training samples")
@@ -219,16 +224,6 @@ class NodePool:
             return NodeReply(node, None, shown(f"Flower reports: {message.error.reason or message.error.code}"))
         self.bytes_up += carried(message)
         return NodeReply(node, message)
-
-
-def _other(name: str) -> str:
-    """Return why a node is refused that has another fingerprint than the server."""
-    if name == FROZEN:
-        return (
-            "its frozen parameters, which are not sent, have other values than the server's: give it the same initial "
-            "weights, init= in its --node-config"
-        )
-    return f"it has another {name} than the server: give both the same app and release"
 
 
 def pause(waited: float) -> float:

@@ -194,7 +194,12 @@ class VirtualTime(Dispatcher):
             self._end(flight, flight.download.end, FAILED, FAILED_ON_PURPOSE)
             return
         try:
-            flight.work = self._least_work(self.run.client_of(stage.exchange), client_task, flight.download.end)
+            begin = flight.download.end  # of training, which takes at least as long as its operations
+            if self._looks_ahead or self.roster.leaves(client, begin) != FOREVER:
+                least = self.run.client_of(stage.exchange).least_flops(client_task)
+                flight.work = self._work(client_task, begin, least)
+            else:
+                flight.work = Phase(begin, begin, Cost())
         except Exception as error:  # one of the client's samples, on which operations are counted
             self._end(flight, flight.download.end, FAILED, ClientReply(failure=Failure.of(error)))
             return
@@ -207,12 +212,6 @@ class VirtualTime(Dispatcher):
     def _looks_ahead(self) -> bool:
         """Whether it matters when the result of a task is needed: not if all tasks of a round are waited for."""
         return self.schedule.refills or self.schedule.deadline is not None
-
-    def _least_work(self, client: Client, client_task: ClientTask, begin: int) -> Phase:
-        """Return the shortest time that training can take."""
-        if not self._looks_ahead and self.roster.leaves(client_task.clock.client, begin) == FOREVER:
-            return Phase(begin, begin, Cost())
-        return self._work(client_task, begin, client.least_flops(client_task))
 
     def _work(self, client_task: ClientTask, begin: int, flops: Flops) -> Phase:
         """Return the time of training."""
