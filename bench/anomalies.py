@@ -16,7 +16,7 @@ from torch import nn
 
 from gossamer import SGD, Mean, OnWeights, Task
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import memory_of
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import Arrival
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.specs import parse
@@ -24,7 +24,7 @@ from gossamer.core.types import Layout, Part
 from gossamer.engines.anomalies import AnomalyWatch
 from gossamer.methods.composition import compose
 from gossamer.parts.codecs import CODECS
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 
 KEY, INPUTS = key(1), 100
@@ -45,9 +45,8 @@ def arrival_of(exchange: BoundExchange, layout: Layout, client: int) -> Arrival:
     """Return a random upload."""
     own = fold(KEY, client)
     x = uniform(own, layout.size) - 0.5
-    memory = memory_of(exchange.codec)
-    payload, _ = memory.encode_with(x, layout, memory.init(layout), own)
-    return exchange.arrival(client, Part(), layout, 10, payload, own)
+    payload, _ = exchange.codec.encode_with(x, exchange.codec.init(layout), Coding(layout, own))
+    return exchange.arrival(client, Part(), Coding(layout, own), 10, payload)
 
 
 def row(size: int, codec: str, repeats: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from stopwatch import milliseconds
 
-from gossamer.core.codec import memory_of
+from gossamer.core.codec import Coding
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.specs import parse
 from gossamer.core.types import Layout
@@ -44,10 +44,10 @@ def made(kind: Any) -> Codec:
 
 
 def row(codec: Codec, x: torch.Tensor, device: str, repeats: int) -> str:
-    layout, memory = Layout((("x", x.shape),)), memory_of(codec)
-    payload, _ = memory.encode_with(x, layout, memory.init(layout), KEY)
-    encode = milliseconds(lambda: memory.encode_with(x, layout, memory.init(layout), KEY), device, repeats)
-    decode = milliseconds(lambda: codec.decode(payload, layout, KEY), device, repeats)
+    ctx = Coding(Layout((("x", x.shape),)), KEY)
+    payload, _ = codec.encode_with(x, codec.init(ctx.layout), ctx)
+    encode = milliseconds(lambda: codec.encode_with(x, codec.init(ctx.layout), ctx), device, repeats)
+    decode = milliseconds(lambda: codec.decode(payload, ctx), device, repeats)
     nbytes = sum(tensor.numel() * tensor.element_size() for tensor in payload.values())
     return f"{encode:10.3f} {decode:10.3f} {nbytes:12,} {8 * nbytes / len(x):8.4f}  {codec!r}"
 

@@ -4,7 +4,7 @@
 
 A client has the size of one in FedSpa's paper (https://arxiv.org/abs/2201.11380), with random images: 5 epochs in
 batches of 128, density 0.5, in the first round, whose search moves half of the mask. The search is the whole of
-``BoundPersonalMask.revise``: a dense gradient on one batch, removal and regrowth of entries, and encoding of the
+``PersonalMask.revise``: a dense gradient on one batch, removal and regrowth of entries, and encoding of the
 change. It should take at most a tenth of the training time. A captured executor computes the gradient right after the
 steps. There the search is the difference to training with masks that do not move, plus ``revise``. On a GPU the masks
 are compared with those that the CPU finds for the same weights and gradients, and the captured gradient with that of
@@ -102,8 +102,7 @@ class Entrant(NamedTuple):
         return [TrainingInfo(self.client, job, trained) for job, trained in zip(jobs, found, strict=True)]
 
     def revise(self, job: Job, info: LocalTrainingInfo) -> State:
-        view = self.client.exchange.view_memory
-        assert view is not None
+        view = self.client.exchange.view
         return view.revise(view.first(job.clock.client), info, job.clock, fold(job.key, "view"))[0]
 
     def check(self) -> str:

@@ -92,9 +92,7 @@ class Run:
 
     def shifted(self, client: int) -> State:
         """Return the initial mask shifted by the client's index in bytes; the density of each tensor stays."""
-        view = self.simulation.method.training.view_memory
-        assert view is not None
-        start = view.first(client)
+        start = self.simulation.method.training.view.first(client)
         return {"mask": {name: packed.roll(client) for name, packed in start["mask"].items()}}
 
     def figures(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from stopwatch import milliseconds
 from torch import Tensor
 
 from gossamer.core.bits import unbits
+from gossamer.core.codec import Coding
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.parts.codecs import Codec, OnWeights
@@ -50,13 +51,13 @@ def messages(codec: Codec, layout: Layout, device: str) -> Messages:
     for client, weight in enumerate(WEIGHTS):
         at = fold(key(1), "client", client)
         change = (uniform(fold(at, "change"), layout.size, device=device) - 0.5) * 0.01
-        made.append((at, codec.encode(change, layout, at), weight))
+        made.append((at, codec.encode(change, Coding(layout, at)), weight))
     return made
 
 
 def folded(codec: Codec, acc: Tensor, layout: Layout, sent: Messages) -> Tensor:
     for at, payload, weight in sent:
-        codec.fold(acc, payload, layout, at, weight)
+        codec.fold(acc, payload, Coding(layout, at), weight)
     return acc
 
 

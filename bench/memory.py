@@ -6,7 +6,7 @@
 Stated is ``Objective.memory``, which says how much of a model fits a device. It is computed on the CPU, whatever the
 device. Measured is the peak of the second step of a client: the tensors that it holds, the solver's state and the
 batch, which exist before the step, and what the step allocates: according to PyTorch's allocator on a GPU, and storage
-by storage on a CPU (``gossamer.tasks.allocations``). Sequences are random; the memory does not depend on them. Stored
+by storage on a CPU (``gossamer.tasks.operations``). Sequences are random; the memory does not depend on them. Stored
 samples and code are not counted.
 """
 
@@ -24,9 +24,9 @@ from gossamer import Adam, LoRA, Method, Options, Task, compose, decomfl
 from gossamer.core import tree
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
-from gossamer.tasks.allocations import Allocations
-from gossamer.tasks.nets.gpt import GPTSize
+from gossamer.parts.views.entries import Full
+from gossamer.tasks.nets.text import GPTSize
+from gossamer.tasks.operations import Allocations
 
 STEPS = 2
 HEADS = ("method", "trained parameters", "stated", "measured", "measured / stated", "of the first row")

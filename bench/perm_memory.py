@@ -26,8 +26,7 @@ from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.random import generator, key
 from gossamer.core.types import Clock, Part
 from gossamer.engines.executors import threads
-from gossamer.parts.servers.gradient_similarity import BoundGradientSimilarity
-from gossamer.parts.servers.model_rotation import BoundModelRotation
+from gossamer.parts.servers import GradientSimilarity, ModelRotation
 
 SIZE, GROUPS, KEPT = 1024, 10, 50
 LAMBDA = {"pairs": 1e9, "keep": 1e4, "clusters": 1e4}
@@ -46,10 +45,9 @@ def largest() -> int:
 
 def alone(clients: int, form: str) -> dict[str, float]:
     """Compare clients and draw a schedule in this process."""
-    similarity = BoundGradientSimilarity(
-        lr=0.0, lam=LAMBDA[form], once=0, **FORMS[form], clients=clients, trained=("w",)
-    )
-    rotation = BoundModelRotation(largest=10.0, clients=clients, models=None, key=key(1))  # type: ignore[arg-type]
+    similarity = GradientSimilarity(lr=0.0, lam=LAMBDA[form], once=0, **FORMS[form])
+    similarity = similarity.filled(clients=clients, trained=("w",))
+    rotation = ModelRotation(largest=10.0).filled(clients=clients, key=key(1))
     state, cohort, clock = similarity.init({"w": torch.zeros(SIZE)}), range(clients), Clock(0, 1, -1)
     acc = similarity.begin(state, dict.fromkeys(cohort, GLOBAL))
     draws = generator(key(0))

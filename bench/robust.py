@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from gossamer import CODECS, RULES, Mean, Part, Robust, Task, fedavg
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import Arrival
 from gossamer.core.random import fold, key
 from gossamer.core.specs import parse
@@ -49,7 +50,9 @@ def measure(text: str, codec: str, clients: int, parameters: int) -> dict[str, f
     def arrival(client: int) -> Arrival:
         at = fold(key(0), client)
         vector = torch.randn(layout.size, generator=torch.Generator().manual_seed(client))
-        return exchange.arrival(client, Part(), layout, 1.0, exchange.codec.encode(vector, layout, at), at)
+        return exchange.arrival(
+            client, Part(), Coding(layout, at), 1.0, exchange.codec.encode(vector, Coding(layout, at))
+        )
 
     found = [arrival(client) for client in range(clients)]
     waiting = sum(array.nbytes for each in found for array in each.payload.values())

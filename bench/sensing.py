@@ -27,17 +27,8 @@ from torch import Tensor
 
 from gossamer.core.random import Key, key
 from gossamer.core.random.noise import draw
-from gossamer.parts.codecs.sensing import (
-    KINDS,
-    Kind,
-    Matrix,
-    Sensing,
-    add_signs,
-    amp,
-    back_projection,
-    least_squares,
-    pack_signs,
-)
+from gossamer.parts.codecs.reconstruction import amp, back_projection, least_squares
+from gossamer.parts.codecs.sensing import KINDS, Kind, Matrix, Sensing, add_signs, pack_signs
 
 KEPT, RATIO, OWN, TARGET = (1.0, 0.5, 0.1), 0.25, 0.7, 2.0
 REPEATS, TURNS = 3, 7

@@ -34,8 +34,7 @@ from gossamer.engines.executors.stacked import InChunks
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulation import Simulation
 from gossamer.fleet.capacity import SHARES
-from gossamer.parts.views import BoundView, View, WidthSlice
-from gossamer.parts.views.width_slice import BoundWidthSlice
+from gossamer.parts.views import View, WidthSlice
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 
@@ -53,15 +52,8 @@ class Masked(View):
 
     channels: WidthSlice
 
-    def bind(self, context: Context) -> "BoundMasked":
-        return BoundMasked(self.channels.bind(context))
-
-
-@dataclass(frozen=True)
-class BoundMasked(BoundView):
-    """A mask of channels, bound to a network."""
-
-    channels: BoundWidthSlice
+    def bind(self, context: Context) -> "Masked":
+        return Masked(self.channels.bind(context))
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         narrow = self.channels.part(like, clock, key)

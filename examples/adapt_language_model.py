@@ -30,8 +30,8 @@ from gossamer import (
     decomfl,
     simulate,
 )
+from gossamer.tasks.data.leaf import ALPHABET, read_texts, sequences
 from gossamer.tasks.data.locate import folder
-from gossamer.tasks.data.text import ALPHABET, read_texts, sequences
 from gossamer.tasks.nets import build
 
 LENGTH, CLIENTS, PER_ROUND = 64, 10, 5

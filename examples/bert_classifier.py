@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from gossamer import Adam, Dense, Full, Mean, Method, Task, compose, simulate
+from gossamer.tasks.data.leaf import read_texts
 from gossamer.tasks.data.locate import folder
-from gossamer.tasks.data.text import read_texts
 
 CHAPTERS = ("assignment", "comparisons", "debugger", "formatstrings", "string-methods", "types")
 LENGTH, WORDS = 24, 1000

@@ -37,6 +37,7 @@ from gossamer.analysis.theory import (
     strongly_convex_bound,
     strongly_convex_rate,
 )
+from gossamer.core.codec import Coding
 from gossamer.core.random import Key, choice, fold, key, uniform
 from gossamer.core.types import Layout
 from gossamer.parts.codecs.masked_noise import MaskedNoise
@@ -170,10 +171,8 @@ class Runs:
         """What all clients would send."""
         alpha = noise_magnitude(self.setting, rates[0] / 2)
         codec = MaskedNoise(signed=True, noise="bernoulli", alpha=alpha, progressive=False)
-        change, context = (
-            torch.zeros(CLIENTS, ENTRIES, dtype=torch.float64),
-            codec.surrogate_context(LAYOUT, STEPS, at, w.device),
-        )
+        change, ctx = torch.zeros(CLIENTS, ENTRIES, dtype=torch.float64), Coding(LAYOUT, at)
+        context = codec.surrogate_context(ctx, STEPS, w.device)
         picked = (uniform(fold(at, "samples"), STEPS * CLIENTS) * SAMPLES).long().view(STEPS, CLIENTS)
         for step, rate in enumerate(rates):
             course.squares.append(float(self.problem.slope(w + change.mean(0)).square().sum()))
@@ -184,8 +183,8 @@ class Runs:
         if not masked:
             course.errors.append(0.0)
             return change
-        course.errors.append(masking_error(change, codec.draw(LAYOUT, at).view_as(change)))
-        return codec.decode(codec.encode(change.view(-1), LAYOUT, at), LAYOUT, at).view_as(change)
+        course.errors.append(masking_error(change, codec.draw(ctx).view_as(change)))
+        return codec.decode(codec.encode(change.view(-1), ctx), ctx).view_as(change)
 
 
 def within(problem: Problem, count: int, work: Callable[[Runs], list[Row]]) -> tuple[BoundSetting, list[Row]]:

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gossamer import Adam, Dense, Full, Mean, Method, Task, compose, simulate
+from gossamer.tasks.data.leaf import ALPHABET, read_texts, sequences
 from gossamer.tasks.data.locate import folder
-from gossamer.tasks.data.text import ALPHABET, read_texts, sequences
 
 CHAPTERS = ("assignment", "comparisons", "debugger", "formatstrings", "string-methods", "types")
 LENGTH = 64

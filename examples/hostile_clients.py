@@ -8,15 +8,14 @@ of the method changes. The table has the accuracy of FedAvg with each server, wi
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from gossamer import CODECS, RULES, ConfigError, Mean, OnWeights, Robust, RunError, Task, fedavg, simulate
-from gossamer.core.random import Key
 from gossamer.core.specs import parse
-from gossamer.core.types import Layout, Payload
-from gossamer.parts.codecs import Codec, OwnDraws
+from gossamer.core.types import Payload
+from gossamer.parts.codecs import Codec, Coding
 from gossamer.parts.servers import Server
 
 FACTORS = {0: 100.0, 1: -100.0}
@@ -36,28 +35,23 @@ RULES_SHOWN = (
 
 
 @dataclass(frozen=True)
-class Hostile(OwnDraws):
+class Hostile(Codec):
     """A codec of uploads that some clients multiply by a factor.
 
     Args:
         codec: the codec of the product
-        client: the client that encodes
     """
 
     codec: Codec
-    client: int = -1
 
-    def of_client(self, client: int) -> "Hostile":
-        """Return the codec of one client."""
-        return replace(self, client=client)
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the payload of the update, multiplied by the client's factor."""
-        return self.codec.encode(x * FACTORS.get(self.client, 1.0), layout, key)
+        factor = FACTORS.get(ctx.client, 1.0) if isinstance(ctx.client, int) else 1.0
+        return self.codec.encode(x * factor, ctx)
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the vector that the client sent."""
-        return self.codec.decode(payload, layout, key)
+        return self.codec.decode(payload, ctx)
 
 
 def accuracy(server: Server, codec: Codec, asked: argparse.Namespace) -> str:

@@ -9,6 +9,7 @@ CPU. With a delta downlink (``--only delta``), downloads of a server on one devi
 give the same bits. Every codec (``--only messages``) must send the same bits from both devices for an update of
 float32, and decode them to the same bits. In each precision (``--only precision``), models of float32 must be as far
 from the CPU's as its rounding explains, relative to the change in training, and torch's settings must be restored.
+What is drawn, packed and rotated for the rows of a group (``--only rows``) must have the bits of each client alone.
 Under schedules (``--only schedule``), the events must be those of the CPU. Needs torch, NumPy and safetensors alone.
 Without ``--quick`` steps are compiled as well, and that takes minutes; ``--jobs`` processes share the cases.
 """
@@ -31,10 +32,11 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from gossamer import Device, Fleet, FleetLinks, Method, Options, Task
-from gossamer.core import tree
-from gossamer.core.codec import Codec, memory_of
-from gossamer.core.random import key
-from gossamer.core.random.noise import KINDS
+from gossamer.core import bits as packing
+from gossamer.core import exact, tree
+from gossamer.core.codec import Codec, Coding
+from gossamer.core.random import Key, Keys, draws, fold_each, key, tensor, words
+from gossamer.core.random.noise import KINDS, draw
 from gossamer.core.types import Layout, State
 from gossamer.engines import kept_run
 from gossamer.engines.client import ClientTask
@@ -55,6 +57,7 @@ from gossamer.parts.codecs import (
     Ternary,
     TopK,
 )
+from gossamer.parts.codecs.rotation import Rotation
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.samplers import PowerOfChoice
 from gossamer.parts.servers import (
@@ -301,10 +304,10 @@ def vectors() -> Iterator[tuple[Layout, Tensor]]:
 
 def same_message(codec: Codec, layout: Layout, x: Tensor) -> bool:
     """Whether both devices send the same bits for an update, and read the same values from them."""
-    memory, where = memory_of(codec), key(7)
-    (here, _), (there, _) = (memory.encode_with(x.to(at), layout, memory.init(layout), where) for at in ("cpu", "cuda"))
+    ctx = Coding(layout, key(7))
+    (here, _), (there, _) = (codec.encode_with(x.to(at), codec.init(layout), ctx) for at in ("cpu", "cuda"))
     sent = list(here) == list(there) and all(bits(here[name]) == bits(there[name]) for name in here)
-    values = (codec.decode({name: part.to(at) for name, part in here.items()}, layout, where) for at in ("cpu", "cuda"))
+    values = (codec.decode({name: part.to(at) for name, part in here.items()}, ctx) for at in ("cpu", "cuda"))
     return sent and len(set(map(bits, values))) == 1
 
 
@@ -324,6 +327,48 @@ def check_messages() -> int:
             well, result = False, f"{type(error).__name__}: {str(error)[:200]}"
         wrong += not well
         print(f"{'ok  ' if well else 'BAD '} {MESSAGES}{name:20} {result}", flush=True)
+    return wrong
+
+
+ROWS = "rows "
+"""Start of the names of the table's rows that compare the rows of a group with each client alone."""
+
+
+def row_ways(n: int, start: int) -> Iterator[tuple[str, Tensor, Iterator[Tensor]]]:
+    """What a GPU computes for all rows in one launch, and the CPU for each key alone."""
+    keys = Keys([Key(0, 0), Key(2**63, 2**64 - 1), *fold_each(key(3), "client", range(70))])
+    there, steps = tensor(keys, "cuda"), torch.arange(len(keys)) * 2**33
+
+    def stepped(k: Tensor, at: Tensor) -> Tensor:
+        return draws(k, at, n, 2, 1)
+
+    each = [stepped(tensor(k), at) for k, at in zip(keys, steps, strict=True)]
+    yield "words", words(keys, n, start=start, device="cuda"), (words(k, n, start=start) for k in keys)
+    yield "draws", stepped(there, steps.cuda()), iter(each)
+    yield "stacked draws", torch.vmap(stepped)(there, steps.cuda()), iter(each)
+    gauss = draw("gauss", 1.0, keys, n, start=start, device="cuda")
+    rows = [draw("gauss", 1.0, k, n, start=start) for k in keys]
+    yield "gauss", gauss, iter(rows)
+    yield "norm", exact.norm(gauss), (exact.norm(row) for row in rows)
+    yield "bits", packing.bits(gauss > 0), (packing.bits(row > 0) for row in rows)
+    yield "codes", packing.codes(gauss > 0, 3), (packing.codes(row > 0, 3) for row in rows)
+    yield "trits", packing.trits(gauss.sign().char()), (packing.trits(row.sign().char()) for row in rows)
+    turned = zip(keys, rows, strict=True)
+    yield "rotation", Rotation(n, keys).forward(gauss), (Rotation(n, k).forward(row) for k, row in turned)
+
+
+def check_rows() -> int:
+    """Compare the rows of a group, and return how many cases differ."""
+    wrong = 0
+    for n, start in product((0, 1, 650, 1023, 4097, 20_001), (0, 1, 3, 2**40 + 3)):
+        try:
+            ways = row_ways(n, start)
+            bad = [name for name, found, each in ways if not torch.equal(found.cpu(), torch.stack(list(each)))]
+            result = f"{', '.join(bad)} differ" if bad else "all equal"
+        except Exception as error:  # shown in its row, and counted
+            bad, result = ["all"], f"{type(error).__name__}: {str(error)[:200]}"
+        wrong += bool(bad)
+        print(f"{'BAD ' if bad else 'ok  '} {ROWS}{n:6} from {start}: {result}", flush=True)
     return wrong
 
 
@@ -412,13 +457,14 @@ def main() -> int:
     cases = {name: (method, tiny_task(FEW, torch.float64)) for name, method in methods.items()} | random_cases()
     cases["twelve clients"] = METHODS["fedspa"](steps=20, batch=2), tiny_task(12, torch.float64)
     if asked.jobs > 1:
-        names = asked.only or [*(start.strip() for start in (DELTA, PRECISION, MESSAGES, SCHEDULED)), *cases]
+        names = asked.only or [*(start.strip() for start in (DELTA, PRECISION, MESSAGES, ROWS, SCHEDULED)), *cases]
         return shared(names, min(asked.jobs, len(names)), ["--quick"] if asked.quick else [])
     executors = (*EXECUTORS, *(() if asked.quick else COMPILED))
     wrong = check_deltas(("cuda", "cpu")) if not asked.only or DELTA.strip() in asked.only else 0
     wrong += check_precisions(executors) if not asked.only or PRECISION.strip() in asked.only else 0
     wrong += check_schedules(executors) if not asked.only or SCHEDULED.strip() in asked.only else 0
     wrong += check_messages() if not asked.only or MESSAGES.strip() in asked.only else 0
+    wrong += check_rows() if not asked.only or ROWS.strip() in asked.only else 0
     for name, (method, task) in cases.items():
         if asked.only and name not in asked.only and not (name.startswith(DROPOUT) and "dropout" in asked.only):
             continue

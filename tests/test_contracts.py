@@ -90,14 +90,13 @@ from gossamer.parts.servers import (
     TrimmedMean,
     WarmUp,
 )
-from gossamer.parts.servers.listen import Listen
+from gossamer.parts.servers.mean import Listen
 from gossamer.parts.solvers import (
     DPSGD,
     LR_SCHEDULES,
     SGD,
     Adam,
     Ditto,
-    ForwardSolver,
     GradientProbe,
     KSeed,
     PerFedAvg,
@@ -110,7 +109,7 @@ from gossamer.parts.solvers import (
     ThresholdSGD,
     ZerothOrder,
 )
-from gossamer.parts.solvers.loss_probe import LossProbe
+from gossamer.parts.solvers.probes import LossProbe
 from gossamer.parts.views import (
     Bernoulli,
     Full,
@@ -268,7 +267,7 @@ PARAMETRIZATIONS: list[Parametrization] = [Weights(), Supermask()]
 SMALLER = {"pfedme": {"steps": 4, "inner_steps": 2}}
 """Arguments that keep the runs of slow methods short."""
 
-INSIDE = {"CodecWrapper", "Plain", "StatelessSolver", "Models", "OwnModels"}
+INSIDE = {"Models"}
 """Parts that are not configured: base classes, and wrappers that the library adds on its own."""
 
 
@@ -329,7 +328,7 @@ def test_solvers(solver: Solver, server: Server) -> None:
 @pytest.mark.parametrize(("server", "solver"), SERVERS, ids=repr)
 def test_servers(server: Server, solver: Solver) -> None:
     paired = next((codec for codec, paired in PAIRED.items() if paired == server), None)
-    codec = Seeds(solver.span.size) if isinstance(solver, ForwardSolver) else paired
+    codec = Seeds(solver.span.size) if solver.span else paired
     check_server(server, solver, codec, ADAPTED if isinstance(server, AdapterMean | Stacking) else None)
 
 

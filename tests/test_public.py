@@ -29,7 +29,6 @@ PACKAGES = (
     "parts.attacks",
     "parts.channels",
     "parts.codecs",
-    "parts.codecs.sensing",
     "parts.parametrizations",
     "parts.samplers",
     "parts.secure",

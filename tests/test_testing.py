@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -17,8 +17,6 @@ from gossamer import (
     Codec,
     Dense,
     Full,
-    Layout,
-    Mean,
     Params,
     Part,
     Payload,
@@ -26,7 +24,7 @@ from gossamer import (
     Receipt,
     fedavg,
 )
-from gossamer.core.codec import CodecMemory
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import (
     GLOBAL,
     Arrival,
@@ -40,11 +38,12 @@ from gossamer.core.exchange import (
 )
 from gossamer.core.random import Key
 from gossamer.core.types import State
+from gossamer.core.view import CHANGE
 from gossamer.core.wire import expect, finite
 from gossamer.parts.samplers import Pool, PowerOfChoice, RoundRobin, Sampler
-from gossamer.parts.servers import MeasuredServer, Sum
-from gossamer.parts.solvers import Gradient, GradientProbe, Hyperparams, SolverMemory
-from gossamer.parts.views import Bernoulli, BoundView, ViewMemory
+from gossamer.parts.servers import Sum, WeightedMean
+from gossamer.parts.solvers import Gradient, GradientProbe, Hyperparams
+from gossamer.parts.views import Bernoulli, View
 from gossamer.testing import (
     check_channel,
     check_codec,
@@ -78,7 +77,7 @@ class NoValue(Dense):
 class Writes(Dense):
     """Scribbles on its input."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         x += 1
         return {"values": x.clone()}
 
@@ -87,18 +86,18 @@ class Writes(Dense):
 class Trusting(Codec):
     """Believes whatever comes."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         return {"values": x, "scale": torch.ones(1)}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return expect(payload, "values", layout.dtype, layout.size)
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return expect(payload, "values", ctx.layout.dtype, ctx.layout.size)
 
 
 @dataclass(frozen=True)
 class Moody(Dense):
     """Draws from torch's own generator."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         return {"values": x + torch.rand_like(x)}
 
 
@@ -106,7 +105,7 @@ class Moody(Dense):
 class Overflowing(Dense):
     """Makes an infinity of a large value."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         return {"values": (x.half()).to(x.dtype)}
 
 
@@ -114,39 +113,39 @@ class Overflowing(Dense):
 class Folding(Dense):
     """Adds all of a payload, whatever its weight."""
 
-    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        acc.add_(self.decode(payload, layout, key))
+    def fold(self, acc: Tensor, payload: Payload, ctx: Coding, weight: float) -> None:
+        acc.add_(self.decode(payload, ctx))
 
 
 @dataclass(frozen=True)
 class Piecemeal(Dense):
     """Forgets the last piece of a sum."""
 
-    def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> Any:
-        whole = super().fold_into(payload, layout, key, weight, like)
+    def fold_into(self, payload: Payload, ctx: Coding, weight: float, like: Tensor) -> Any:
+        whole = super().fold_into(payload, ctx, weight, like)
         return lambda pieces: whole([*pieces[:-1], pieces[-1].clone()])
 
 
 @dataclass(frozen=True)
-class Counting(CodecMemory):
+class Counting(Codec):
     """Remembers a plain number."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         return {"values": x}
 
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
-        return self.encode(x, layout, key), {"rounds": 1}
+    def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
+        return self.encode(x, ctx), {"rounds": 1}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return finite(expect(payload, "values", layout.dtype, layout.size), "values")
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return finite(expect(payload, "values", ctx.layout.dtype, ctx.layout.size), "values")
 
 
 @dataclass(frozen=True)
 class Timid(Dense):
     """Does not take what it must."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        return {"values": expect({"values": x}, "values", layout.dtype, 100)}
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        return {"values": expect({"values": x}, "values", ctx.layout.dtype, 100)}
 
 
 @pytest.mark.parametrize(
@@ -173,11 +172,11 @@ def test_a_codec_that_breaks_the_contract_is_refused_with_the_reason(codec: Code
 class Biased(Codec):
     """Does not claim to be unbiased, and returns its input as ``decode`` implements it."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         return {"values": x}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return self.made(finite(expect(payload, "values", layout.dtype, layout.size), "values"))
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return self.made(finite(expect(payload, "values", ctx.layout.dtype, ctx.layout.size), "values"))
 
     def made(self, values: Tensor) -> Tensor:
         return values
@@ -219,18 +218,18 @@ class Short(Biased):
 
 
 class Infinite(Biased):
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return expect(payload, "values", layout.dtype, layout.size)
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return expect(payload, "values", ctx.layout.dtype, ctx.layout.size)
 
 
 class Reading(Biased):
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return payload["values"].view(layout.size)
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return payload["values"].view(ctx.layout.size)
 
 
 class Refusing(Biased):
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return expect(payload, "other", layout.dtype, layout.size)
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return expect(payload, "other", ctx.layout.dtype, ctx.layout.size)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +293,7 @@ def test_a_codec_with_a_fixed_scale_is_tested_on_vectors_of_that_size() -> None:
 
 
 @dataclass(frozen=True)
-class Restless(BoundView):
+class Restless(View):
     """Takes another half each time it is asked."""
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
@@ -302,7 +301,7 @@ class Restless(BoundView):
 
 
 @dataclass(frozen=True)
-class Partly(BoundView):
+class Partly(View):
     """Covers entries by half."""
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
@@ -310,18 +309,24 @@ class Partly(BoundView):
 
 
 @dataclass(frozen=True)
-class Elsewhere(Bernoulli):
+class Elsewhere(View):
     """Sends another part than clients hold."""
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
+        return Bernoulli().part(like, clock, key)
 
     def sent(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         return Bernoulli((0.3,)).part(like, clock, key)
 
 
 @dataclass(frozen=True)
-class Shared(Bernoulli):
+class Shared(View):
     """Declares a common download, and draws one per client."""
 
     common: ClassVar[bool] = True
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
+        return Bernoulli().part(like, clock, key)
 
 
 @pytest.mark.parametrize(
@@ -334,17 +339,17 @@ class Shared(Bernoulli):
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_view_that_breaks_the_contract_is_refused_with_the_reason(view: BoundView, reason: str) -> None:
+def test_a_view_that_breaks_the_contract_is_refused_with_the_reason(view: View, reason: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=reason):
         check_view(view)
 
 
 @dataclass(frozen=True)
-class Halving(ViewMemory):
+class Halving(View):
     """Holds the first rows of a tensor, and one less after each round; right in every way."""
 
-    section: ClassVar[str] = "rows"
+    section: ClassVar[Literal["mask"]] = CHANGE
 
     def rows(self, memory: State | None) -> int:
         return int(memory["rows"]) if memory else ROWS
@@ -415,7 +420,7 @@ class Beginning(Halving):
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_view_with_a_wrong_state_is_refused_with_the_reason(view: ViewMemory, reason: str) -> None:
+def test_a_view_with_a_wrong_state_is_refused_with_the_reason(view: View, reason: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=reason):
         check_view(view)
@@ -428,12 +433,11 @@ def test_a_view_with_a_wrong_state_is_refused_with_the_reason(view: ViewMemory, 
 class InPlace(SGD):
     """Steps in place, on a model that other clients share."""
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         return {"params": start}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        for name, g in gradient(carry["params"])[0].items():
-            carry["params"][name] -= 0.1 * g
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
+        carry["params"] -= 0.1 * gradient(carry["params"])[0]
         return carry
 
 
@@ -477,52 +481,68 @@ class Nought(SGD):
 
 
 @dataclass(frozen=True)
-class Numbering(SolverMemory, SGD):
+class Numbering(SGD):
     """Remembers a plain number."""
+
+    stateful: ClassVar[bool] = True
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         return {"rounds": 1}, {}
 
 
 @dataclass(frozen=True)
-class Amnesic(SolverMemory, SGD):
+class Amnesic(SGD):
     """Needs what it does not remember."""
 
-    def init(self, context: Context) -> State:
-        return {"old": context.network.initial()}
+    stateful: ClassVar[bool] = True
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def init(self, context: Context) -> State:
+        return {"old": context.layout.flatten(context.network.initial())}
+
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         return super().begin(memory["old"], sections, memory, steps)
 
 
 @dataclass(frozen=True)
-class Formless(SolverMemory, SGD):
-    """Has another form for what was not held than for what was."""
+class Undeclared(SGD):
+    """Remembers something, and does not say so."""
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        return {"old": dict(info.weights)}, {}
+        return {"old": carry["params"]}, {}
 
-    def skipped_state(self, memory: State) -> State:
+
+@dataclass(frozen=True)
+class Formless(SGD):
+    """Has another form for what was not held than for what was."""
+
+    stateful: ClassVar[bool] = True
+
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
+        return {"old": carry["params"]}, {}
+
+    def skipped(self, memory: State) -> State:
         return {"none": memory["old"]}
 
 
 @dataclass(frozen=True)
-class Partial(SolverMemory, SGD):
+class Partial(SGD):
     """Deploys a part of a model."""
 
-    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        return {"own": dict(info.weights)}, {}
+    stateful: ClassVar[bool] = True
 
-    def deploy(self, memory: State) -> Params | None:
-        return {WEIGHT: memory["own"][WEIGHT]}
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
+        return {"own": carry["params"]}, {}
+
+    def deploy(self, memory: State) -> Tensor | None:
+        return memory["own"][1:]
 
 
 @dataclass(frozen=True)
 class Random(SGD):
     """Steps at random."""
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        return {**carry, "params": {name: t + torch.rand_like(t) for name, t in carry["params"].items()}}
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
+        return {**carry, "params": carry["params"] + torch.rand_like(start)}
 
 
 @pytest.mark.parametrize(
@@ -536,8 +556,9 @@ class Random(SGD):
         (Nought(), "an empty batch"),
         (Numbering(), "must consist of tensors"),
         (Amnesic(), "begin, with the state of an earlier round, crashes: KeyError: 'old'"),
-        (Formless(), "skipped_state must have the keys of the state that end returns"),
-        (Partial(), "deploy must return all tensors"),
+        (Undeclared(), "end returns client state: declare stateful = True"),
+        (Formless(), "skipped must have the keys of the state that end returns"),
+        (Partial(), "deploy must return all parameters"),
         (Random(), "is not deterministic"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
@@ -551,7 +572,15 @@ def test_a_solver_that_breaks_the_contract_is_refused_with_the_reason(solver: SG
 
 
 @dataclass(frozen=True)
-class Drifting(Mean):
+class Moving(WeightedMean):
+    """Moves the model by the mean; right in every way."""
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        return self.moved(state, acc)
+
+
+@dataclass(frozen=True)
+class Drifting(Moving):
     """Moves though nothing arrived."""
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
@@ -559,16 +588,22 @@ class Drifting(Mean):
 
 
 @dataclass(frozen=True)
-class Hasty(Mean):
+class Hasty(WeightedMean):
     """Moves the model while folding."""
 
-    def fold(self, acc: Sum, arrival: Arrival) -> Sum:
-        acc.like[WEIGHT].add_(1)
-        return super().fold(acc, arrival)
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> tuple[Params, Sum]:
+        return state["params"], self.empty(state["params"])
+
+    def fold(self, acc: tuple[Params, Sum], arrival: Arrival) -> tuple[Params, Sum]:
+        acc[0][WEIGHT].add_(1)
+        return acc
+
+    def finish(self, state: State, acc: tuple[Params, Sum], clock: Clock) -> State:
+        return self.moved(state, acc[1])
 
 
 @dataclass(frozen=True)
-class Overwriting(Mean):
+class Overwriting(Moving):
     """Writes the new model over the old one, to which a round that fails must go back."""
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
@@ -578,7 +613,7 @@ class Overwriting(Mean):
 
 
 @dataclass(frozen=True)
-class Inventing(Mean):
+class Inventing(Moving):
     """Assigns a model to a client that is not there."""
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment]:
@@ -586,14 +621,14 @@ class Inventing(Mean):
 
 
 @dataclass(frozen=True)
-class Tongue(Mean):
+class Tongue(Moving):
     """Declares a section, and does not write it."""
 
     sections: ClassVar[tuple[Section, ...]] = (Section("rate"),)
 
 
 @dataclass(frozen=True)
-class Ticking(Mean):
+class Ticking(Moving):
     """Has a plain number in its state."""
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
@@ -601,7 +636,7 @@ class Ticking(Mean):
 
 
 @dataclass(frozen=True)
-class Losing(Mean):
+class Losing(Moving):
     """Loses a tensor of the model."""
 
     def download(self, state: State, assignment: Assignment) -> Download:
@@ -621,7 +656,7 @@ class Losing(Mean):
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_server_that_breaks_the_contract_is_refused_with_the_reason(server: Mean, reason: str) -> None:
+def test_a_server_that_breaks_the_contract_is_refused_with_the_reason(server: WeightedMean, reason: str) -> None:
     with pytest.raises(AssertionError, match=reason):
         check_server(server)
 
@@ -709,15 +744,17 @@ def test_a_sampler_that_breaks_the_contract_is_refused_with_the_reason(sampler: 
 
 
 @dataclass(frozen=True)
-class MemorySGD(SolverMemory, SGD):
+class MemorySGD(SGD):
     """SGD that remembers where it was."""
 
+    stateful: ClassVar[bool] = True
+
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        return {"old": dict(info.weights)}, {}
+        return {"old": carry["params"]}, {}
 
 
 @dataclass(frozen=True)
-class MeasuredMean(Mean, MeasuredServer):
+class MeasuredMean(Moving):
     """A mean with a measured figure."""
 
     def measure(self, state: State, acc: Sum) -> dict[str, Any]:
@@ -738,14 +775,14 @@ def crashing(base: Any, member: str) -> Any:
 
 CRASHES: list[tuple[Callable[[Any], None], Any, str]] = [
     *((check_codec, Biased(), member) for member in ("bind", "encode", "decode", "fold", "fold_into")),
-    *((check_codec, Counting(), member) for member in ("encode_with", "settle")),
+    *((check_codec, Counting(), member) for member in ("encode_with", "settle", "skipped")),
     *((check_view, Halving(), m) for m in ("bind", "part", "sent", "first", "revise", "follow", "measure")),
     *(
         (check_solver, GradientProbe(), member)
         for member in ("bind", "plan", "batches", "begin", "hyperparams", "step", "end")
     ),
-    *((check_solver, MemorySGD(), member) for member in ("init", "settle", "skipped_state", "deploy")),
-    *((check_server, Mean(), member) for member in ("bind", "init", "assign", "download", "begin", "fold", "finish")),
+    *((check_solver, MemorySGD(), member) for member in ("init", "settle", "skipped", "deploy")),
+    *((check_server, Moving(), member) for member in ("bind", "init", "assign", "download", "begin", "fold", "finish")),
     (check_server, MeasuredMean(), "measure"),
     (check_sampler, RoundRobin(), "propose"),
     (check_sampler, PowerOfChoice(), "choose"),

@@ -13,18 +13,19 @@ from typing import Any, Literal
 import torch
 from flwr.server.strategy import aggregate as flower
 
-from gossamer import Mean, Params, State
+from gossamer import Params, State
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment
 from gossamer.core.tree import device
 from gossamer.core.types import Clock
+from gossamer.parts.servers import WeightedMean
 
 Results = list[tuple[list[Any], int]]
 """Arrays and number of samples of each client, as Flower has them."""
 
 
 @dataclass(frozen=True)
-class FlowerRule(Mean):
+class FlowerRule(WeightedMean):
     """Aggregate updates with a function of Flower.
 
     Args:

@@ -28,12 +28,12 @@ from gossamer.parts.codecs import OnWeights
 from gossamer.parts.solvers.schedules import LR_SCHEDULES
 from gossamer.runs.jobs import Job, spread
 from gossamer.runs.jobs.local import Local
+from gossamer.tasks.batch_norms import STATISTICS
 from gossamer.tasks.data import Data, load
 from gossamer.tasks.data.splits import split
 from gossamer.tasks.nets import build
-from gossamer.tasks.nets.dense import mlp
-from gossamer.tasks.nets.lstm import lstm
-from gossamer.tasks.static_norms import STATISTICS
+from gossamer.tasks.nets.images import mlp
+from gossamer.tasks.nets.text import lstm
 from gossamer.tasks.task import deal
 from reproduce.common import store
 from reproduce.common.by_device import BY_DEVICE, ByDevice

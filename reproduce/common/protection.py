@@ -14,8 +14,8 @@ from gossamer import Method, Result, Task, simulate
 from gossamer.core.codec import Codec
 from gossamer.methods.private import noise_of
 from gossamer.methods.secure import secured
-from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
-from gossamer.parts.codecs.private.skellam import Skellam
+from gossamer.parts.codecs.distributed_noise import Skellam
+from gossamer.parts.codecs.poisson_binomial import PoissonBinomial
 from gossamer.parts.samplers.draws import Poisson, RoundRobin
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.servers.private import PrivateMean

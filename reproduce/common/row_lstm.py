@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from gossamer.tasks.nets.lstm import step
+from gossamer.tasks.nets.text import step
 
 
 class RowLSTM(nn.Module):

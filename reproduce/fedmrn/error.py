@@ -19,8 +19,8 @@ from torch import Tensor
 
 from gossamer import simulate
 from gossamer.analysis.theory import masking_error, progressive_factor, progressive_factor_by_entry
-from gossamer.core.random import Key
-from gossamer.core.types import Layout, Payload
+from gossamer.core.codec import Coding
+from gossamer.core.types import Payload
 from gossamer.parts.codecs import MaskedNoise, OnWeights
 from gossamer.parts.codecs.masked_noise import clipped
 from reproduce.common import cells, store, tables
@@ -48,29 +48,29 @@ class Observed(MaskedNoise):
     steps: int = 1
     found: list[Errors] = field(default_factory=list, compare=False, repr=False)
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Record the error of an update, and encode it."""
-        self.found.append(errors(self, x, layout, key, self.steps))
-        return super().encode(x, layout, key)
+        self.found.append(errors(self, x, ctx, self.steps))
+        return super().encode(x, ctx)
 
 
-def errors(codec: MaskedNoise, x: Tensor, layout: Layout, key: Key, steps: int) -> Errors:
+def errors(codec: MaskedNoise, x: Tensor, ctx: Coding, steps: int) -> Errors:
     """Return the share of entries beyond the noise, and the masking error: whole and clipped, final and progressive."""
-    noise = codec.draw(layout, key, x.device)
+    noise = codec.draw(ctx, x.device)
     ratio, found = x / noise, Errors()
     beyond = (ratio < (-1 if codec.signed else 0)) | (ratio > 1)
     for name, change in (("whole", x), ("clipped", clipped(x, noise, codec.signed))):
         found[name] = masking_error(change, noise, codec.signed)
-        found[f"{name}, progressive"] = progressive(codec, change, layout, key, steps)
+        found[f"{name}, progressive"] = progressive(codec, change, ctx, steps)
     return {"beyond": float(beyond.double().mean()), **found}
 
 
-def progressive(codec: MaskedNoise, x: Tensor, layout: Layout, key: Key, steps: int) -> float:
+def progressive(codec: MaskedNoise, x: Tensor, ctx: Coding, steps: int) -> float:
     """Return the root mean square over the local steps of the relative error of progressive masking."""
-    context, change = codec.surrogate_context(layout, steps, key, x.device), layout.unflatten(x)
+    context, change = codec.surrogate_context(ctx, steps, x.device), ctx.layout.unflatten(x)
     total = 0.0
     for step in range(steps):
-        masked = layout.flatten(codec.surrogate(change, context, torch.tensor(step, device=x.device)))
+        masked = ctx.layout.flatten(codec.surrogate(change, context, torch.tensor(step, device=x.device)))
         total += float((masked - x).double().square().sum()) / steps
     return math.sqrt(total / float(x.double().square().sum()))
 

@@ -23,7 +23,7 @@ from gossamer import Mean, Method, Task, compose, fedspa
 from gossamer.analysis.theory import PersonalSetting, mask_drift, personal_bound, personal_rate
 from gossamer.core.random import Key, fold, key, permutation, uniform
 from gossamer.core.types import Clock, Params, Part, State
-from gossamer.core.view import BoundView
+from gossamer.core.view import View
 from gossamer.engines import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers import SGD
@@ -78,7 +78,7 @@ def deviation(output: Tensor, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Planted(BoundView):
+class Planted(View):
     """The mask of each client, known in advance: what an ideal search would find."""
 
     rows: tuple[tuple[float, ...], ...]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gossamer import Task
-from gossamer.analysis.theory.paper_costs import fedspa_flops
+from gossamer.analysis.theory.costs import fedspa_flops
 from gossamer.core.random import key
 from gossamer.engines.run import Result
 from gossamer.tasks.objective import Objective

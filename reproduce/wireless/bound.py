@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from gossamer import SGD, Dense, Full, MagnitudePruned, Mean, Method, OneBit, SumThenDecode, Task, compose
 from gossamer.analysis.theory import CORRECTIONS, Mixture, WirelessSetting, gradient_bound, task_losses
+from gossamer.core.codec import Coding
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout
 from gossamer.engines import Options
@@ -139,7 +140,7 @@ class Problem:
     def sensed(self) -> dict[str, Any]:
         """Return the theorem's constants of pruning, measuring and retaining."""
         units = torch.eye(round((1 - PRUNED) * ENTRIES), dtype=torch.float64)
-        matrix = self.codec.phi(Layout.of({"w": units[0]}), key(0), units.device)
+        matrix = self.codec.phi(Coding(Layout.of({"w": units[0]}), key(0)), units.device)
         lengths = torch.linalg.svdvals(torch.stack([matrix.measure(unit) for unit in units]))
         return {
             "ratios": (PRUNED,) * len(SIZES),

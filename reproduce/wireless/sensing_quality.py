@@ -18,7 +18,8 @@ from torch import Tensor
 
 from gossamer.core.random import Key, fold, key, permutation
 from gossamer.core.random.noise import draw
-from gossamer.parts.codecs.sensing import KINDS, Kind, Matrix, Sensing, amp, back_projection, biht, least_squares, niht
+from gossamer.parts.codecs.reconstruction import amp, back_projection, biht, least_squares, niht
+from gossamer.parts.codecs.sensing import KINDS, Kind, Matrix, Sensing
 from reproduce.common import plots
 
 if TYPE_CHECKING:

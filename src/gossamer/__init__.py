@@ -46,31 +46,31 @@ if TYPE_CHECKING:
     from gossamer.parts.channels.links import Perfect as Perfect
     from gossamer.parts.channels.links import Wireless as Wireless
     from gossamer.parts.codecs.dense import Dense as Dense
-    from gossamer.parts.codecs.drive import Drive as Drive
-    from gossamer.parts.codecs.eden import Eden as Eden
-    from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.distributed_noise import DiscreteGaussian as DiscreteGaussian
+    from gossamer.parts.codecs.distributed_noise import Skellam as Skellam
     from gossamer.parts.codecs.fixed_point import FixedPoint as FixedPoint
-    from gossamer.parts.codecs.integers import Int4 as Int4
-    from gossamer.parts.codecs.integers import Int8 as Int8
-    from gossamer.parts.codecs.klms import KLMS as KLMS
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
-    from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
+    from gossamer.parts.codecs.masks import KLMS as KLMS
+    from gossamer.parts.codecs.masks import SampledMask as SampledMask
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
-    from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
-    from gossamer.parts.codecs.private.local_gaussian import LocalGaussian as LocalGaussian
-    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial as PoissonBinomial
-    from gossamer.parts.codecs.private.skellam import Skellam as Skellam
-    from gossamer.parts.codecs.qsgd import QSGD as QSGD
+    from gossamer.parts.codecs.poisson_binomial import PoissonBinomial as PoissonBinomial
+    from gossamer.parts.codecs.private import LocalGaussian as LocalGaussian
+    from gossamer.parts.codecs.quantized import QSGD as QSGD
+    from gossamer.parts.codecs.quantized import Int4 as Int4
+    from gossamer.parts.codecs.quantized import Int8 as Int8
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
-    from gossamer.parts.codecs.retain import Retain as Retain
-    from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
+    from gossamer.parts.codecs.rotated import Drive as Drive
+    from gossamer.parts.codecs.rotated import Eden as Eden
     from gossamer.parts.codecs.seeds import Seeds as Seeds
-    from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
+    from gossamer.parts.codecs.signs import NoisySign as NoisySign
+    from gossamer.parts.codecs.signs import StochasticSign as StochasticSign
+    from gossamer.parts.codecs.signs import Ternary as Ternary
     from gossamer.parts.codecs.sparse import Sparse as Sparse
-    from gossamer.parts.codecs.subsample import Subsample as Subsample
-    from gossamer.parts.codecs.ternary import Ternary as Ternary
-    from gossamer.parts.codecs.topk import TopK as TopK
+    from gossamer.parts.codecs.sparse import Subsample as Subsample
+    from gossamer.parts.codecs.sparse import TopK as TopK
+    from gossamer.parts.codecs.wrappers import Feedback as Feedback
+    from gossamer.parts.codecs.wrappers import Retain as Retain
     from gossamer.parts.downlinks.delta import Delta as Delta
     from gossamer.parts.downlinks.seed_sums import SendSums as SendSums
     from gossamer.parts.parametrizations import Supermask as Supermask
@@ -85,56 +85,56 @@ if TYPE_CHECKING:
     from gossamer.parts.schedules.timing import FedBuff as FedBuff
     from gossamer.parts.schedules.timing import Synchronous as Synchronous
     from gossamer.parts.secure.secagg import SecAgg as SecAgg
-    from gossamer.parts.servers.adaptive_clip import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.average import Average as Average
+    from gossamer.parts.servers.average import MajorityAverage as MajorityAverage
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
+    from gossamer.parts.servers.average import PrunedAverage as PrunedAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
-    from gossamer.parts.servers.hiso import Hiso as Hiso
     from gossamer.parts.servers.mean import Mean as Mean
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.private import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.private import PrivateMean as PrivateMean
     from gossamer.parts.servers.private_tree import TreeMean as TreeMean
-    from gossamer.parts.servers.robust.bucketing import Bucketing as Bucketing
-    from gossamer.parts.servers.robust.centered_clipping import CenteredClipping as CenteredClipping
-    from gossamer.parts.servers.robust.clip import Clip as Clip
-    from gossamer.parts.servers.robust.geometric_median import GeometricMedian as GeometricMedian
     from gossamer.parts.servers.robust.krum import Krum as Krum
-    from gossamer.parts.servers.robust.median import Median as Median
-    from gossamer.parts.servers.robust.multi_krum import MultiKrum as MultiKrum
+    from gossamer.parts.servers.robust.krum import MultiKrum as MultiKrum
+    from gossamer.parts.servers.robust.rules import Bucketing as Bucketing
+    from gossamer.parts.servers.robust.rules import CenteredClipping as CenteredClipping
+    from gossamer.parts.servers.robust.rules import Clip as Clip
+    from gossamer.parts.servers.robust.rules import GeometricMedian as GeometricMedian
+    from gossamer.parts.servers.robust.rules import Median as Median
+    from gossamer.parts.servers.robust.rules import TrimmedMean as TrimmedMean
     from gossamer.parts.servers.robust.server import Robust as Robust
-    from gossamer.parts.servers.robust.trimmed_mean import TrimmedMean as TrimmedMean
-    from gossamer.parts.servers.seed_sums import SeedSums as SeedSums
-    from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
-    from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
-    from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
+    from gossamer.parts.servers.sums import Hiso as Hiso
+    from gossamer.parts.servers.sums import SeedSums as SeedSums
+    from gossamer.parts.servers.sums import SumThenDecode as SumThenDecode
     from gossamer.parts.solvers.adam import Adam as Adam
-    from gossamer.parts.solvers.ditto import Ditto as Ditto
-    from gossamer.parts.solvers.dp_sgd import DPSGD as DPSGD
-    from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
-    from gossamer.parts.solvers.k_seed import KSeed as KSeed
-    from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
-    from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
-    from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
-    from gossamer.parts.solvers.scaled_zeroth_order import ScaledZerothOrder as ScaledZerothOrder
+    from gossamer.parts.solvers.personal import Ditto as Ditto
+    from gossamer.parts.solvers.personal import PerFedAvg as PerFedAvg
+    from gossamer.parts.solvers.personal import PFedMe as PFedMe
+    from gossamer.parts.solvers.private import DPSGD as DPSGD
+    from gossamer.parts.solvers.probes import GradientProbe as GradientProbe
     from gossamer.parts.solvers.schedules import Constant as Constant
     from gossamer.parts.solvers.schedules import Cosine as Cosine
     from gossamer.parts.solvers.schedules import Exponential as Exponential
     from gossamer.parts.solvers.schedules import Steps as Steps
     from gossamer.parts.solvers.sgd import SGD as SGD
-    from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
-    from gossamer.parts.solvers.sparse_sgd import SparseSGD as SparseSGD
-    from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
+    from gossamer.parts.solvers.sparse import PruningSGD as PruningSGD
+    from gossamer.parts.solvers.sparse import SnapshotSGD as SnapshotSGD
+    from gossamer.parts.solvers.sparse import SparseSGD as SparseSGD
+    from gossamer.parts.solvers.sparse import ThresholdSGD as ThresholdSGD
+    from gossamer.parts.solvers.zeroth_order import KSeed as KSeed
+    from gossamer.parts.solvers.zeroth_order import ScaledZerothOrder as ScaledZerothOrder
     from gossamer.parts.solvers.zeroth_order import ZerothOrder as ZerothOrder
-    from gossamer.parts.views.bernoulli import Bernoulli as Bernoulli
-    from gossamer.parts.views.full import Full as Full
-    from gossamer.parts.views.largest_weights import LargestWeights as LargestWeights
-    from gossamer.parts.views.magnitude_pruned import MagnitudePruned as MagnitudePruned
+    from gossamer.parts.views.entries import Bernoulli as Bernoulli
+    from gossamer.parts.views.entries import Full as Full
+    from gossamer.parts.views.entries import Windows as Windows
+    from gossamer.parts.views.magnitude import LargestWeights as LargestWeights
+    from gossamer.parts.views.magnitude import MagnitudePruned as MagnitudePruned
     from gossamer.parts.views.personal_mask import PersonalMask as PersonalMask
     from gossamer.parts.views.pruned import Pruned as Pruned
-    from gossamer.parts.views.pruned_channels import PrunedChannels as PrunedChannels
-    from gossamer.parts.views.width_slice import WidthSlice as WidthSlice
-    from gossamer.parts.views.windows import Windows as Windows
+    from gossamer.parts.views.pruned import PrunedChannels as PrunedChannels
+    from gossamer.parts.views.sliced import WidthSlice as WidthSlice
     from gossamer.tasks.data.partition import Split as Split
     from gossamer.tasks.data.samples import Data as Data
     from gossamer.tasks.data.samples import Samples as Samples

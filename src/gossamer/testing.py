@@ -11,7 +11,7 @@ part that passes works with every other part, over every channel and in every en
 import contextlib
 import copy
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,18 @@ from gossamer.core import tree, wire
 from gossamer.core.adapter import Adapter
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
-from gossamer.core.codec import Codec, folds_decoded, memory_of
+from gossamer.core.codec import Codec, Coding, rows_of
 from gossamer.core.errors import ConfigError, PayloadError, RunError
-from gossamer.core.exchange import Arrival, Outcome
+from gossamer.core.exchange import Arrival, Outcome, Sections
 from gossamer.core.method import Exchange, Method
-from gossamer.core.privacy import PrivatePart
-from gossamer.core.random import Key, fold, key, seeded, uniform
+from gossamer.core.random import Key, fold, fold_each, key, seeded, uniform
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
-from gossamer.core.solver import ForwardSolver, Loss, Move, PerSampleSolver, Solver, StepKeys
+from gossamer.core.solver import Gradients, Move, Solver, StepKeys
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
-from gossamer.core.view import DescribedView, View, ViewMemory
+from gossamer.core.view import CHANGE, PART, View
 from gossamer.engines import simulate
 from gossamer.engines.control import Callback
 from gossamer.engines.metrics import Ledger
@@ -43,7 +42,7 @@ from gossamer.engines.result import Result
 from gossamer.methods.composition import compose
 from gossamer.parts.samplers.draws import Uniform
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -112,6 +111,7 @@ def check_codec(
         _check_refusals(codec, dtype)
         _check_memory(codec, dtype)
         _check_fold(codec, dtype)
+        _check_rows(codec, dtype)
     if codec.unbiased:
         _check_mean(codec, dtypes[-1])
     else:
@@ -140,34 +140,34 @@ def _ordinary(dtype: torch.dtype) -> Tensor:
 
 
 def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
-    layout, before = _layout(x), x.clone()
+    ctx, before = Coding(_layout(x), KEY), x.clone()
     try:
         with _named(codec, "encode"):
-            payload = codec.encode(x, layout, KEY)
+            payload = codec.encode(x, ctx)
     except PayloadError as error:
         if x.abs().max() > largest:
             return
         raise AssertionError(f"{codec!r} refuses a vector that it must encode: {error}") from error
     assert torch.equal(x, before), f"{codec!r}.encode changed its input"
-    again = codec.encode(x, layout, KEY)
+    again = codec.encode(x, ctx)
     sent = _over_the_wire(payload)
     assert _same(sent, payload), f"{codec!r}: serialization changed the payload"
     assert _same(again, payload), f"{codec!r}.encode returns a different payload for the same key"
     strided = torch.stack([x, x + 1], 1)[:, 0]
-    assert _same(codec.encode(strided, layout, KEY), payload), f"{codec!r} encodes a strided vector differently"
-    decoded = _own(codec, sent, layout)
+    assert _same(codec.encode(strided, ctx), payload), f"{codec!r} encodes a strided vector differently"
+    decoded = _own(codec, sent, ctx)
     assert decoded.shape == x.shape, f"{codec!r} decoded {tuple(decoded.shape)}, expected {tuple(x.shape)}"
     assert decoded.dtype == x.dtype, f"{codec!r} decoded {decoded.dtype} from a vector of {x.dtype}"
     assert torch.isfinite(decoded).all(), f"{codec!r} decoded non-finite values from {x}"
-    assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode is not deterministic"
+    assert torch.equal(decoded, codec.decode(sent, ctx)), f"{codec!r}.decode is not deterministic"
     if codec.exact and torch.cuda.is_available():
         _check_gpu(codec, x, payload, decoded)
 
 
-def _own(codec: Codec, payload: Payload, layout: Layout) -> Tensor:
+def _own(codec: Codec, payload: Payload, ctx: Coding) -> Tensor:
     try:
         with _named(codec, "decode"):
-            return codec.decode(payload, layout, KEY)
+            return codec.decode(payload, ctx)
     except PayloadError as error:
         raise AssertionError(f"{codec!r}.decode refuses a payload of encode: {error}") from error
 
@@ -182,12 +182,12 @@ def _same(a: Payload, b: Payload) -> bool:
 
 def _check_gpu(codec: Codec, x: Tensor, payload: Payload, decoded: Tensor) -> None:
     """Check that bytes and decoded values do not depend on the device."""
-    layout = _layout(x)
-    there = codec.encode(x.cuda(), layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    there = codec.encode(x.cuda(), ctx)
     assert _same(_over_the_wire(there), payload), (
         f"{codec!r} encodes differently on a GPU: fix it, or set exact = False"
     )
-    back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, layout, KEY)
+    back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, ctx)
     assert torch.equal(back.cpu(), decoded), f"{codec!r} decodes differently on a GPU: fix it, or set exact = False"
 
 
@@ -198,12 +198,11 @@ def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
     most visible.
     """
     x = uniform(fold(KEY, "mean"), 48, dtype=torch.float64).to(dtype) * 2 - 1
-    layout = _layout(x)
-    keys = [fold(KEY, draw) for draw in range(300)]
-    decoded = torch.stack([codec.decode(codec.encode(x, layout, k), layout, k) for k in keys]).double()
+    each = [Coding(_layout(x), fold(KEY, draw)) for draw in range(300)]
+    decoded = torch.stack([codec.decode(codec.encode(x, ctx), ctx) for ctx in each]).double()
     for errors in (decoded - x.double(), (decoded - x.double()) @ x.double().view(-1, 1) / x.double().square().sum()):
         off = errors.mean(0).square().mean().sqrt()
-        scatter = (errors.var(0).mean() / len(keys)).sqrt()
+        scatter = (errors.var(0).mean() / len(each)).sqrt()
         assert off <= 4 * scatter + 1e-6, (
             f"{codec!r} declares itself unbiased, but its bias is {off:.2g}, with a standard error of {scatter:.2g}"
         )
@@ -220,9 +219,9 @@ def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
     for draw in range(48):
         at = fold(KEY, "direction", draw)
         x = (size * (uniform(fold(at, "x"), 257, dtype=torch.float64) * 2 - 1)).to(dtype)
-        layout = _layout(x)
-        once = codec.decode(codec.encode(x, layout, at), layout, at)
-        twice = codec.decode(codec.encode(once, layout, at), layout, at)
+        ctx = Coding(_layout(x), at)
+        once = codec.decode(codec.encode(x, ctx), ctx)
+        twice = codec.decode(codec.encode(once, ctx), ctx)
         cosines.append(float(once @ x / (once.norm() * x.norm()).clamp(min=1e-30)))
         ratios.append(float(twice.norm() / once.norm().clamp(min=1e-30)))
         lengths.append(float(once @ x / (x @ x)))
@@ -238,28 +237,30 @@ def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
 def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
     """Check that incomplete payloads are refused, and that altered ones are refused or decode to finite values."""
     x = _ordinary(dtype)
-    layout = _layout(x)
-    payload = codec.encode(x, layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    payload = codec.encode(x, ctx)
     for name in payload:
-        assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, layout), (
+        assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, ctx), (
             f"{codec!r}.decode accepts a payload without {name!r}: read it with gossamer.core.wire.expect"
         )
     for altered in _altered(payload):
-        _decodes(codec, _over_the_wire(altered), layout)
+        _decodes(codec, _over_the_wire(altered), ctx)
     for bad in (torch.nan, torch.inf, -torch.inf):
         poisoned = x.clone()
         poisoned[3] = bad
         with contextlib.suppress(PayloadError):
-            _decodes(codec, codec.encode(poisoned, layout, KEY), layout)
+            _decodes(codec, codec.encode(poisoned, ctx), ctx)
 
 
-def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
+def _decodes(codec: Codec, payload: Payload, ctx: Coding) -> bool:
     try:
         with _named(codec, "decode"):
-            decoded = codec.decode(payload, layout, KEY)
+            decoded = codec.decode(payload, ctx)
     except PayloadError:
         return False
-    assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
+    assert decoded.shape == (ctx.layout.size,), (
+        f"{codec!r} decoded {tuple(decoded.shape)}, expected {ctx.layout.size} entries"
+    )
     assert torch.isfinite(decoded).all(), (
         f"{codec!r} decoded non-finite values from an altered payload: check them with gossamer.core.wire.finite"
     )
@@ -294,18 +295,22 @@ def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
     """Check that a codec's client state is a nested dict of tensors and can be stored between rounds."""
     x = _ordinary(dtype)
     layout = _layout(x)
-    memory = memory_of(codec)
-    state = memory.init(layout)
+    memory = codec.init(layout)
     for number, delivered in enumerate((True, False, True)):
-        at = fold(KEY, number)
+        ctx = Coding(layout, fold(KEY, number), client=number)
         with _named(codec, "encode_with"):
-            payload, kept = memory.encode_with(x, layout, state, at)
-            again, _ = memory.encode_with(x, layout, tree.unflatten(tree.flatten(state)) or state, at)
+            payload, kept = codec.encode_with(x, memory, ctx)
+            again, _ = codec.encode_with(x, tree.unflatten(tree.flatten(memory)) or memory, ctx)
         assert _same(payload, again), f"{codec!r} encodes differently after its state was stored and read back"
-        assert codec.decode(_over_the_wire(payload), layout, at).shape == x.shape
+        assert codec.decode(_over_the_wire(payload), Coding(layout, ctx.key)).shape == x.shape
         with _named(codec, "settle"):
-            state = memory.settle(kept, delivered)
-        _check_tensors(codec, state)
+            memory = codec.settle(kept, delivered)
+        with _named(codec, "skipped"):
+            skipped = codec.skipped(memory)
+        _check_tensors(codec, memory)
+        assert tree.flatten(skipped).keys() == tree.flatten(kept).keys(), (
+            f"{codec!r}.skipped must have the keys of the state that encode_with returns: {sorted(tree.flatten(kept))}"
+        )
 
 
 def _check_tensors(part: object, state: State) -> None:
@@ -316,26 +321,68 @@ def _check_tensors(part: object, state: State) -> None:
 def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
     """Check that ``fold`` and ``fold_into`` add the decoded vector times its weight, also to a sum in pieces."""
     x = _ordinary(dtype)
-    layout = _layout(x)
-    payload = codec.encode(x, layout, KEY)
+    ctx = Coding(_layout(x), KEY)
+    payload = codec.encode(x, ctx)
     acc = torch.ones_like(x)
     with _named(codec, "fold"):
-        codec.fold(acc, payload, layout, KEY, 0.5)
-    wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
+        codec.fold(acc, payload, ctx, 0.5)
+    wanted = 1 + codec.decode(payload, ctx) * 0.5
     assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold does not add the decoded vector times the weight 0.5"
     )
     acc = torch.ones_like(x)
-    codec.fold(acc, payload, layout, KEY, 1 / 3)
-    assert not folds_decoded(codec) or torch.equal(acc, 1 + codec.decode(payload, layout, KEY) * (1 / 3)), (
+    codec.fold(acc, payload, ctx, 1 / 3)
+    assert not codec.folds_decoded or torch.equal(acc, 1 + codec.decode(payload, ctx) * (1 / 3)), (
         f"{codec!r}.fold rounds in another way than the sum with the decoded vector: folds_decoded must be False"
     )
     pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
     with _named(codec, "fold_into"):
-        codec.fold_into(payload, layout, KEY, 0.5, acc)(pieces)
+        codec.fold_into(payload, ctx, 0.5, acc)(pieces)
     assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold_into does not add the same as fold"
     )
+
+
+def _check_rows(codec: Codec, dtype: torch.dtype) -> None:
+    """Check that three rows at once have the arrays and values of the three rows one by one."""
+    rows = torch.stack([_ordinary(dtype), _ordinary(dtype).flip(0), torch.zeros_like(_ordinary(dtype))])
+    own, shared, clients = fold_each(KEY, "row", range(3)), fold(KEY, "row"), (4, 0, 2)
+    group = Coding(_layout(rows[0]), shared if codec.common else own, client=clients)
+    with _named(codec, "encode, with three rows at once,"):
+        found = codec.encode(rows, group)
+    each = [codec.encode(row, group.row(number)) for number, row in enumerate(rows)]
+    made = rows_of(found) or [{}] * len(rows)
+    assert all(map(_same, made, each)), (
+        f"{codec!r}.encode gives other arrays for three rows at once than for each of them: write it over the last "
+        "dimension, or use gossamer.core.codec.each_row"
+    )
+    known = replace(group, client=None)
+    for member, method in (("decode", codec.decode), ("to_sum", codec.to_sum)):
+        with _named(codec, f"{member}, with three rows at once,"):
+            values = method(found, known)
+        alone = torch.stack([method(sent, known.row(number)) for number, sent in enumerate(each)])
+        assert torch.equal(values, alone), f"{codec!r}.{member} gives other values for three rows at once than for each"
+    states = []
+    for number, row in enumerate(rows):
+        _, kept = codec.encode_with(row, codec.init(group.layout), group.row(number))
+        states.append(codec.settle(kept, delivered=number == 1))
+    memory = _stacked(states)
+    with _named(codec, "encode_with, with three rows at once,"):
+        found, after = codec.encode_with(rows, memory, group)
+    again = [codec.encode_with(row, states[number], group.row(number)) for number, row in enumerate(rows)]
+    made = rows_of(found) or [{}] * len(rows)
+    assert all(_same(one, payload) for one, (payload, _) in zip(made, again, strict=True)), (
+        f"{codec!r}.encode_with gives other arrays for three rows at once than for each"
+    )
+    assert _same_state(after, _stacked([kept for _, kept in again])), (
+        f"{codec!r}.encode_with gives another state for three rows at once than for each"
+    )
+
+
+def _stacked(states: Sequence[State]) -> State:
+    """Return the states of a group: their tensors as rows."""
+    flat = [tree.flatten(state) for state in states]
+    return tree.unflatten({name: torch.stack([each[name] for each in flat]) for name in flat[0]})
 
 
 # Views, solvers, servers, channels.
@@ -368,13 +415,13 @@ def check_view(view: View, task: Task | None = None) -> None:
     if view.predictable:
         blank = view.part({name: torch.zeros_like(tensor) for name, tensor in like.items()}, CLOCK, KEY)
         assert _same_part(blank, part, like), f"{view!r} is not predictable: its part depends on the model's values"
-    if isinstance(view, DescribedView) and not part.whole:
+    if view.section == PART and not part.whole:
         _check_described_view(view, part, like)
-    if isinstance(view, ViewMemory):
+    if view.section == CHANGE:
         _check_view_memory(view, like)
 
 
-def _check_described_view(view: DescribedView, part: Part, like: Params) -> None:
+def _check_described_view(view: View, part: Part, like: Params) -> None:
     """Check that ``restore`` on the client gives the part that the server described, and survives altered arrays."""
     outline = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
     with _named(view, "describe"):
@@ -387,7 +434,7 @@ def _check_described_view(view: DescribedView, part: Part, like: Params) -> None
             view.restore(_over_the_wire(altered), outline).layout(like)
 
 
-def _check_view_memory(view: ViewMemory, like: Params) -> None:
+def _check_view_memory(view: View, like: Params) -> None:
     """Check that ``follow`` on the server gives the same state as ``revise`` on the client, round after round."""
     with _named(view, "first"):
         memory = view.first(CLOCK.client)
@@ -484,16 +531,25 @@ def check_solver(
         )
         with _named(solver, "batches"):
             assert solver.batches(samples) >= 1, f"{solver!r}.batches must be at least 1 for {samples} samples"
-    start = found.context.network.initial()
-    before = tree.clone(start)
+    start = found.layout.flatten(found.context.network.initial())
+    before = start.clone()
     once, twice = (_two_steps(found, start) for _ in range(2))
-    assert _same(_flat(once), _flat(twice)), f"{solver!r}.step is not deterministic"
-    assert _same(_flat(start), _flat(before)), f"{solver!r} changed the received model, which is read-only"
-    if isinstance(solver, PerSampleSolver):
-        _check_per_sample(solver, {name: start[name] for name in found.context.trained})
+    assert torch.equal(once, twice), f"{solver!r}.step is not deterministic"
+    assert torch.equal(start, before), f"{solver!r} changed the received model, which is read-only"
+    if solver.uses != "losses":
+        rows = torch.stack([start, 2 * start])  # [2, n]
+        with _named(solver, "step, of the rows of a group,"):
+            found_rows = _walked(found, rows, torch.as_tensor)["params"]
+        apart = torch.stack([_walked(found, row, torch.as_tensor)["params"] for row in rows])
+        alike = found_rows.shape == rows.shape and torch.allclose(found_rows, apart, rtol=1e-5, atol=1e-6)
+        assert alike, (
+            f"{solver!r} must work over the last dimension: the rows of a group move otherwise than its clients alone"
+        )
+    if solver.uses == "samples":
+        _check_per_sample(solver, start)
 
 
-def _check_per_sample(solver: PerSampleSolver, grads: Params) -> None:
+def _check_per_sample(solver: Solver, grads: Tensor) -> None:
     """Check that a solver makes a gradient of the same kind, and that rows that are not drawn are few."""
     for samples in (1, 2, 17, 64):
         with _named(solver, "draw"):
@@ -503,54 +559,72 @@ def _check_per_sample(solver: PerSampleSolver, grads: Params) -> None:
             f"{solver!r}: the expected size of a batch, its rows and the {samples} samples must not decrease"
         )
     with _named(solver, "weight"):
-        weight = solver.weight(grads)
-    assert weight.shape == (), f"{solver!r}.weight must be one number, got shape {tuple(weight.shape)}"
-    total, step = tree.scale(grads, weight), torch.zeros((), dtype=torch.int64)
+        weight = solver.weight(torch.stack([grads, 2 * grads]))
+    assert weight.shape == (2,), f"{solver!r}.weight must be one number per row, got shape {tuple(weight.shape)} for 2"
+    total, step = grads * weight[0], torch.zeros((), dtype=torch.int64)
     with _named(solver, "release"):
         once, twice = (solver.release(total, torch.tensor(2.0), key_tensor(KEY), step) for _ in range(2))
-    assert solver.eager or _same(once, twice), f"{solver!r}.release is not deterministic"
-    assert tree.shape(once) == tree.shape(total), (
-        f"{solver!r}.release must keep the names, shapes and types of the gradient"
+    assert solver.eager or torch.equal(once, twice), f"{solver!r}.release is not deterministic"
+    assert (once.shape, once.dtype) == (total.shape, total.dtype), (
+        f"{solver!r}.release must keep the shape and the type of the gradient"
     )
 
 
-def _bowl(trained: Sequence[str]) -> Loss:
-    """Return a quadratic loss."""
+class _Bowl:
+    """A quadratic loss."""
 
-    def loss(params: Params, move: Move | None = None) -> Tensor:
-        at = {name: move(name, params[name]) if move else params[name] for name in trained}
-        return torch.stack([1.5 * tensor.square().sum() for tensor in at.values()]).sum()
+    def __init__(self, found: BoundExchange, step: int) -> None:
+        self.layout, self.trained = found.layout, found.context.trained
+        self.keys = StepKeys(key_tensor(KEY), key_tensor(fold(KEY, "own")), torch.tensor(step))
 
-    return loss
+    def __call__(self, params: Tensor, move: Move | None = None) -> Tensor:
+        held = self.layout.unflatten(params)
+        at = [move(name, held[name]) if move else held[name] for name in self.trained]
+        return torch.stack([1.5 * tensor.square().sum() for tensor in at]).sum()
 
 
-def _two_steps(found: BoundExchange, start: Params) -> Params:
-    solver, trained = found.solver, found.context.trained
+def _walked(found: BoundExchange, start: Tensor, number: Callable[[float], Any] = float) -> State:
+    """Return the carry after two steps of a client, or of the rows of a group; ``number`` makes hyperparameters."""
+    solver, rows = found.solver, start.shape[:-1]
 
-    def gradient(params: Params) -> tuple[Params, Params]:
-        return {name: params[name] * 3 for name in trained}, {}
+    def gradient(params: Tensor) -> Gradients:
+        return solver.where_trained(params * 3, 0.0), params
+
+    def repeated(nest: State) -> State:
+        return {
+            name: repeated(value) if isinstance(value, dict) else value.expand(*rows, *value.shape)
+            for name, value in nest.items()
+        }
 
     with _named(solver, "init"):
-        memory = found.solver_memory.init(found.context)
+        memory = solver.init(found.context)
+    assert solver.stateful or not memory, f"{solver!r}.init returns client state: declare stateful = True"
     with _named(solver, "hyperparams"):
-        hyperparams = solver.hyperparams(CLOCK)
-    sections = found.server.download(found.server.init(start), found.home(0)).sections
+        hyperparams = {name: number(value) for name, value in solver.hyperparams(CLOCK).items()}
     with _named(solver, "begin"):
-        carry = solver.begin(start, sections, memory, 2)
-    for number in range(2):
-        if isinstance(solver, ForwardSolver):
-            keys = StepKeys(key_tensor(KEY), key_tensor(fold(KEY, "own")), torch.tensor(number))
-            with _named(solver, "advance"):
-                carry = solver.advance(_bowl(trained), start, carry, hyperparams, keys)
-            scalars = carry["scalars"]
-            assert scalars.shape == (solver.span.size,), f"{solver!r} must carry {solver.span.size} scalars"
-            continue
+        carry = solver.begin(start, _sections(found), repeated(memory), 2)
+    span = solver.span
+    for index in range(2):
+        given = _Bowl(found, index) if solver.uses == "losses" else gradient
         with _named(solver, "step"):
-            carry = solver.step(gradient, start, carry, hyperparams)
-    info = _Info(Full(), start, {}, 0)
-    info.carry = {**info.carry, **carry}
+            carry = solver.step(given, start, carry, hyperparams)
+        assert span is None or carry["scalars"].shape == (span.size,), f"{solver!r} must carry {span.size} scalars"
+    return carry
+
+
+def _sections(found: BoundExchange) -> Sections:
+    """Return the sections of the server before the first round, as the solver reads them."""
+    state = found.server.init(found.context.network.initial())
+    return found.solver_sections(found.server.download(state, found.home(0)).sections, found.layout)
+
+
+def _two_steps(found: BoundExchange, start: Tensor) -> Tensor:
+    solver, carry = found.solver, _walked(found, start)
+    assert carry["params"].shape == start.shape, f"{solver!r}.step must keep the shape of params"
+    info = _Info(Full(), found.layout.unflatten(start), {}, 0)
     with _named(solver, "end"):
         after, written = solver.end(carry, info)
+    assert solver.stateful or not after, f"{solver!r}.end returns client state: declare stateful = True"
     declared = {section.name for section in solver.sections}
     assert written.keys() == declared, (
         f"{solver!r} declares the sections {sorted(declared)}, but writes {sorted(written)}"
@@ -558,18 +632,18 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
     _check_tensors(solver, after)
     for delivered in (True, False):
         with _named(solver, "settle"):
-            settled = found.solver_memory.settle(after, delivered)
+            settled = solver.settle(after, delivered)
         with _named(solver, "begin, with the state of an earlier round,"):
-            solver.begin(start, sections, settled, 2)
-        with _named(solver, "skipped_state"):
-            kept = found.solver_memory.skipped_state(settled)
+            solver.begin(start, _sections(found), settled, 2)
+        with _named(solver, "skipped"):
+            kept = solver.skipped(settled)
         assert tree.flatten(kept).keys() == tree.flatten(after).keys(), (
-            f"{solver!r}.skipped_state must have the keys of the state that end returns: {sorted(tree.flatten(after))}"
+            f"{solver!r}.skipped must have the keys of the state that end returns: {sorted(tree.flatten(after))}"
         )
         with _named(solver, "deploy"):
-            own = found.solver_memory.deploy(settled)
-        assert own is None or own.keys() == start.keys(), f"{solver!r}.deploy must return all tensors of the model"
-    params: Params = carry["params"]
+            own = solver.deploy(settled)
+        assert own is None or own.shape == start.shape, f"{solver!r}.deploy must return all parameters of the model"
+    params: Tensor = carry["params"]
     return params
 
 
@@ -583,7 +657,7 @@ def check_server(
 ) -> None:
     """Check that a server keeps the model without arrivals, never changes its input state, and returns tensors.
 
-    A ``PrivatePart`` must add noise to the model instead, with or without arrivals.
+    A ``private`` server must add noise to the model instead, with or without arrivals.
 
     Args:
         server: the server to check
@@ -614,21 +688,19 @@ def check_server(
     with _named(server, "finish"):
         still = server.finish(state, nothing, CLOCK)
     models = server.download(still, found.home(0)).models
-    kept, noisy = all(map(_same, map(_flat, models), map(_flat, down.models))), isinstance(server, PrivatePart)
+    kept, noisy = all(map(_same, map(_flat, models), map(_flat, down.models))), server.private
     assert kept or noisy, f"{server!r} changes the model without arrivals"
     assert not (kept and noisy), f"{server!r} adds no noise without arrivals, which reveals that there are none"
-    if found.measured is not None:
-        with _named(server, "measure, of a round without arrivals,"):
-            Ledger().measure(found.measured.measure(still, nothing))
+    with _named(server, "measure, of a round without arrivals,"):
+        Ledger().measure(server.measure(still, nothing))
     for client in cohort:
         with _named(server, "fold"):
             acc = server.fold(acc, _arrival(found, client, params))
     with _named(server, "finish"):
         after = server.finish(state, acc, CLOCK)
     assert _same_state(state, before), f"{server!r} changed the state, which is read-only"
-    if found.measured is not None:
-        with _named(server, "measure"):
-            Ledger().measure(found.measured.measure(after, acc))
+    with _named(server, "measure"):
+        Ledger().measure(server.measure(after, acc))
     _check_tensors(server, after)
     with _named(server, "download, of a stored state,"):
         (first, *_), _ = server.download(tree.unflatten(tree.flatten(after)), found.home(0))
@@ -647,9 +719,9 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
         acc.add_(vector * weight)
 
     def from_sum(mean: Tensor) -> Tensor:
-        return found.sums.from_sum(mean, layout, KEY) if found.carried else mean
+        return found.codec.from_sum(mean, Coding(layout, KEY)) if found.carried else mean
 
-    coded = vector.new_ones(found.sums.sum_size(layout)) if found.carried else vector
+    coded = vector.new_ones(found.codec.sum_size(layout)) if found.carried else vector
     owner = found.home(client).owner
     whole = (client, Part(), layout, 10.0, add, sections, params, owner)
     return Arrival(*whole, batches=3.0, to_sum=lambda: coded, from_sum=from_sum)

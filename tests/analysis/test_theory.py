@@ -25,6 +25,7 @@ from gossamer.analysis.theory import (
     strongly_convex_bound,
     strongly_convex_rate,
 )
+from gossamer.core.codec import Coding
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import choice, fold, key, uniform
 from gossamer.core.random.noise import Kind
@@ -60,7 +61,7 @@ def change(n: int, size: float) -> torch.Tensor:
 def test_the_error_in_closed_form_is_what_messages_have(signed: bool, kind: Kind, size: float) -> None:
     u, codec = change(400, size), MaskedNoise(signed, kind, alpha=0.01)
     layout = Layout.of({"change": u})
-    wanted = [masking_error(u, codec.draw(layout, fold(key(1), i)), signed) for i in range(200)]
+    wanted = [masking_error(u, codec.draw(Coding(layout, fold(key(1), i))), signed) for i in range(200)]
     square = sum(q * q for q in wanted) / len(wanted)
     # 200 messages of 400 entries: a mean of squares of some 80,000 terms, right to about 1 % a deviation.
     assert measured_error(codec, u, key(1), draws=200) ** 2 == pytest.approx(square, rel=0.03)

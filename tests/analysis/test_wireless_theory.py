@@ -313,7 +313,7 @@ def test_every_correction_is_explained() -> None:
 
 
 def test_examples_in_the_module_hold() -> None:
-    found = doctest.testmod(import_module("gossamer.analysis.theory.participation"))
+    found = doctest.testmod(import_module("gossamer.analysis.theory.wireless"))
     assert (found.failed, found.attempted > 0) == (0, True)
 
 

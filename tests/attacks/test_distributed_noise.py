@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import IntegerSums, of_client
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.privacy import Participation
 from gossamer.core.random import key
 from gossamer.core.types import Layout
@@ -18,7 +18,7 @@ CLIENTS, SIZE, CLIP, NOISE = 20, 1 << 14, 1.0, 3.0
 LOST, HELPING = 2, 4
 
 
-def attacked(codec: IntegerSums) -> Tensor:
+def attacked(codec: Codec) -> Tensor:
     """What the server knows about the honest updates, which are all zero, after a round with real noise.
 
     Two honest clients are lost. Secure aggregation reveals the sum of the others; four of them tell the server what
@@ -26,11 +26,11 @@ def attacked(codec: IntegerSums) -> Tensor:
     """
     layout, at = Layout.of({"w": torch.zeros(SIZE)}), key(3)
     survivors = range(LOST, CLIENTS)
-    sent = [of_client(codec, client).encode(torch.zeros(SIZE), layout, at) for client in survivors]
-    values = [codec.to_sum(payload, layout, at).double() for payload in sent]
+    sent = [codec.encode(torch.zeros(SIZE), Coding(layout, at, client=client)) for client in survivors]
+    values = [codec.to_sum(payload, Coding(layout, at)).double() for payload in sent]
     known = torch.stack(values[-HELPING:]).sum(0)
     honest, count = torch.stack(values).sum(0) - known, len(values) - HELPING
-    return codec.from_sum(honest / count, layout, at).double() * count
+    return codec.from_sum(honest / count, Coding(layout, at)).double() * count
 
 
 def bound(codec: Any) -> Any:

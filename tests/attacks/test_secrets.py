@@ -17,6 +17,7 @@ from flwr.app import MessageType
 from torch import Tensor
 
 from gossamer import ConfigError, Poisson, dp_fedavg, fedavg, private, resume, simulate
+from gossamer.core.codec import Coding
 from gossamer.core.errors import RunError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.random.private import gaussian
@@ -24,7 +25,7 @@ from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, Layout
 from gossamer.engines.flower.messages import WORDS, read_keys
 from gossamer.parts.samplers.draws import Uniform
-from gossamer.parts.servers.private import BoundPrivateMean
+from gossamer.parts.servers.private import PrivateMean
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.releases import RELEASES, Releases
@@ -57,14 +58,14 @@ def candidates(grid: LocalGrid, client: int) -> Iterator[Key]:
 def sums(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, float]]:
     """Per round: the clipped sum, the noisy sum, and the deviation of the noise."""
     found: list[tuple[Tensor, Tensor, float]] = []
-    draw = BoundPrivateMean.noise
+    draw = PrivateMean.noise
 
     def noise(self: Any, at: Key, size: int, deviation: float, device: Any) -> Tensor:
         drawn = draw(self, at, size, deviation, device)
         found.append((torch.zeros(size, dtype=torch.float64), drawn, deviation))
         return drawn
 
-    monkeypatch.setattr(BoundPrivateMean, "noise", noise)
+    monkeypatch.setattr(PrivateMean, "noise", noise)
     return found
 
 
@@ -98,10 +99,10 @@ def test_the_noise_of_a_node_does_not_follow_from_its_keys(mode: Any, tmp_path: 
     method = private(fedavg(steps=1), mode, noise_multiplier=1.0, task=TASK, per_round=TASK.clients)
     codec = method.bind(Objective(TASK, "cpu", key(0), secure_noise=True)).training.codec
     layout = Layout(tuple((name, tensor.shape) for name, tensor in Objective(TASK, "cpu", key(0)).initial().items()))
-    payloads = [codec.encode(torch.zeros(layout.size), layout, key(1)) for _ in range(2)]
+    payloads = [codec.encode(torch.zeros(layout.size), Coding(layout, key(1))) for _ in range(2)]
     assert any(not torch.equal(array, payloads[1][name]) for name, array in payloads[0].items())
     codec = method.bind(Objective(TASK, "cpu", key(0))).training.codec
-    payloads = [codec.encode(torch.zeros(layout.size), layout, key(1)) for _ in range(2)]
+    payloads = [codec.encode(torch.zeros(layout.size), Coding(layout, key(1))) for _ in range(2)]
     assert all(torch.equal(array, payloads[1][name]) for name, array in payloads[0].items()), "a control"
     grid = LocalGrid(nodes(method, TASK, tmp_path))
     run = deploy(method, TASK, grid, rounds=1, delta=1e-3, deadline=5.0)

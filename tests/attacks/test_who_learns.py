@@ -23,8 +23,8 @@ from gossamer.core.types import Layout, Params
 from gossamer.engines.flower import serve
 from gossamer.engines.flower.messages import WORDS, data, read_keys
 from gossamer.engines.kept_run import kept_key
-from gossamer.parts.servers.private_sum import BoundPrivateServer
-from gossamer.parts.servers.private_tree import BoundTreeMean
+from gossamer.parts.servers.private import PrivateServer
+from gossamer.parts.servers.private_tree import TreeMean
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.records import SECRET, read_metrics
 from gossamer.runs.secret_state import decrypted
@@ -79,8 +79,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A mode, and all that was seen in a deployment."""
     name, seen, home = request.param, Seen(), tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        upload, fold = BoundExchange.make_upload, BoundPrivateServer.fold
-        noise, finish = BoundPrivateServer.noise, BoundTreeMean.finish
+        upload, fold = BoundExchange.make_upload, PrivateServer.fold
+        noise, finish = PrivateServer.noise, TreeMean.finish
 
         def make_upload(self: Any, job: Any, trained: Any, info: Any) -> Any:
             changes = [tensor for _, tensor in sorted(trained.change.items())]
@@ -108,9 +108,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             return state
 
         patch.setattr(BoundExchange, "make_upload", make_upload)
-        patch.setattr(BoundPrivateServer, "fold", folded)
-        patch.setattr(BoundPrivateServer, "noise", drawn)
-        patch.setattr(BoundTreeMean, "finish", finished)
+        patch.setattr(PrivateServer, "fold", folded)
+        patch.setattr(PrivateServer, "noise", drawn)
+        patch.setattr(TreeMean, "finish", finished)
         grid = LocalGrid(nodes(MODES[name], TASK, home / "nodes"))
         options = {"delta": 1e-3} if name in ("central", "tree", "distributed", "local") else {}
         out = str(home / "run")

@@ -113,8 +113,10 @@ def test_an_app_takes_files_along(own_files: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_app_takes_the_files_of_parts_along(own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own_files / "my_parts.py").write_text(
-        "from dataclasses import dataclass\nfrom gossamer import SGD, Mean\n\n"
-        "@dataclass(frozen=True)\nclass Mine(Mean):\n    far: float = 1.0\n\n"
+        "from dataclasses import dataclass\nfrom gossamer import SGD\n"
+        "from gossamer.parts.servers import WeightedMean\n\n"
+        "@dataclass(frozen=True)\nclass Mine(WeightedMean):\n    far: float = 1.0\n\n"
+        "    def finish(self, state, acc, clock):\n        return self.moved(state, acc)\n\n"
         "@dataclass(frozen=True)\nclass Steps(SGD):\n    lr: float = 0.5\n"
     )
     parts = ["--server", f"{own_files}/my_parts.py:Mine", "--solver", f"{own_files}/my_parts.py:Steps"]
@@ -128,7 +130,8 @@ def test_an_app_takes_the_files_of_parts_along(own_files: Path, monkeypatch: pyt
 
 def test_two_files_of_one_name_are_refused(own_files: Path) -> None:
     (own_files / "other").mkdir()
-    (own_files / "other/my_task.py").write_text("from gossamer import Mean\n\nclass Mine(Mean):\n    pass\n")
+    mine = "class Mine(WeightedMean):\n    def finish(self, state, acc, clock):\n        return state\n"
+    (own_files / "other/my_task.py").write_text(f"from gossamer.parts.servers import WeightedMean\n\n{mine}")
     words = ["--server", f"{own_files}/other/my_task.py:Mine", "--task", f"{own_files}/my_task.py:task"]
     with pytest.raises(ConfigError, match="two files have the same name"):
         write_app(own_files / "app", planned(["fedavg", *words]))

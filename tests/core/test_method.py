@@ -16,7 +16,6 @@ from gossamer import (
     ConfigError,
     Dense,
     Full,
-    Layout,
     Lossy,
     Mean,
     Method,
@@ -28,9 +27,10 @@ from gossamer import (
 )
 from gossamer.core import wire
 from gossamer.core.bound import BoundExchange
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.jobs import Job, Outgoing, Trained
-from gossamer.core.random import Key, key
+from gossamer.core.random import key
 from gossamer.core.types import Flops, Payload, State
 from gossamer.core.wire import Frame
 from gossamer.methods import METHODS, fedavg
@@ -163,11 +163,11 @@ def test_a_codec_that_decodes_to_the_wrong_size_is_refused() -> None:
 class Halved(Codec):
     """A codec with a mistake: it forgets half of the vector."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         return {"values": x}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return payload["values"][: layout.size // 2]
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return payload["values"][: ctx.layout.size // 2]
 
 
 def test_recipes_are_values() -> None:

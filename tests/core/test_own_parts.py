@@ -1,5 +1,6 @@
 """Parts of users: old ones are refused by name, flags reach them, and their errors name the place in their code."""
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,13 @@ import pytest
 
 from gossamer import SGD, ConfigError, Dense, Full, Mean, Method, PowerOfChoice, fedavg, ifca, simulate
 from gossamer.cli import main
-from gossamer.parts.servers import MeasuredServer
+from gossamer.parts.servers import Server, WeightedMean
 from gossamer.runs.records import read_about
 from gossamer.runs.report import tables
 from gossamer.testing import check_server, tiny_task
+
+WRITTEN = dict.fromkeys(("begin", "fold", "finish"), lambda self, *given: None)
+"""The methods that a server must have."""
 
 
 def old(base: type, **members: Any) -> Any:
@@ -24,16 +28,16 @@ def old(base: type, **members: Any) -> Any:
         ({"server": Mean}, "server: Mean is a class: write Mean()"),
         ({"solver": Mean()}, "solver must be a gossamer Solver, got Mean, which is a Server"),
         (
-            {"server": old(Mean, notes=lambda self, state, acc: {})},
-            "server Mine: it has the interface of version 0.1: notes is now MeasuredServer.measure(state, acc)",
+            {"server": old(WeightedMean, finish=Mean.finish, notes=lambda self, state, acc: {})},
+            "server Mine: it has the interface of version 0.1: notes is now measure(state, acc)",
         ),
         (
             {"server": old(object, notes=None, empty=None)},
             "server must be a gossamer Server, got Mine: it has the interface of version 0.1: "
-            "notes is now MeasuredServer.measure(state, acc); empty is now begin(state, assigned)",
+            "notes is now measure(state, acc); empty is now begin(state, assigned)",
         ),
         (
-            {"server": old(Mean, weigh=lambda self, samples, batches: 1.0)},
+            {"server": old(WeightedMean, finish=Mean.finish, weigh=lambda self, samples, batches: 1.0)},
             "server Mine: weigh is called with (arrival), but takes (samples, batches)",
         ),
         (
@@ -46,11 +50,21 @@ def old(base: type, **members: Any) -> Any:
         ),
         (
             {"server": old(Mean, measure=lambda self, state, acc: {})},
-            "server Mine: measure is called only if the class extends MeasuredServer: add this base class",
+            "server Mine: Mean has no subclasses: extend WeightedMean, or hold a Mean in a field",
         ),
         (
-            {"codec": old(Dense, encode_with=lambda self, *args: None)},
-            "codec Mine: encode_with is called only if the class extends CodecMemory: add this base class",
+            {"server": old(Server, **WRITTEN, replays=True, mean_only=True)},
+            "server Mine: it has the interface of version 0.2: replays is now unreplayable(whole), which returns an "
+            "empty text if clients can repeat the aggregation; mean_only is now takes_any_mean",
+        ),
+        (
+            {"codec": old(Dense, encode=lambda self, x, layout, key: {})},
+            "codec Mine: encode is called with (x, ctx), but takes (x, layout, key)",
+        ),
+        (
+            {"codec": old(Dense, of_client=lambda self, client: self, sum_limit=lambda self, layout: 1)},
+            "codec Mine: it has the interface of version 0.1: sum_limit is now sum_segments(layout); "
+            "of_client is now ctx.client, in encode",
         ),
     ],
 )
@@ -60,11 +74,26 @@ def test_what_is_no_part_or_an_old_one_is_refused_before_any_work(part: dict[str
     assert str(error.value) == reason
 
 
+@pytest.mark.parametrize(
+    ("package", "name", "now"),
+    [
+        ("servers", "BoundServer", "BoundServer is now Server"),
+        ("views", "ViewMemory", "is now View, with section = CHANGE"),
+    ],
+)
+def test_old_base_classes_are_named_with_what_they_are_now(package: str, name: str, now: str) -> None:
+    with pytest.raises(ImportError, match=now):
+        getattr(importlib.import_module(f"gossamer.parts.{package}"), name)
+
+
 def test_new_members_may_be_overridden_and_take_more() -> None:
     @dataclass(frozen=True)
-    class Mine(Mean):
+    class Mine(WeightedMean):
         def weigh(self, arrival: Any, scale: float = 2.0) -> float:
             return scale * super().weigh(arrival)
+
+        def finish(self, state: Any, acc: Any, clock: Any) -> Any:
+            return self.moved(state, acc)
 
     fedavg().with_parts(server=Mine())
 
@@ -85,14 +114,15 @@ def test_losses_of_several_models_are_not_asked_for() -> None:
 
 OWN = """
 from dataclasses import dataclass
-from gossamer import SGD, Mean
+from gossamer import SGD
+from gossamer.parts.servers import WeightedMean
 
 @dataclass(frozen=True)
 class Steps(SGD):
     lr: float = 0.5
 
 @dataclass(frozen=True)
-class Sick(Mean):
+class Sick(WeightedMean):
     where: str = "finish"
 
     def fold(self, acc, arrival):
@@ -103,7 +133,7 @@ class Sick(Mean):
     def finish(self, state, acc, clock):
         if self.where == "finish":
             raise KeyError("fever")
-        return super().finish(state, acc, clock)
+        return self.moved(state, acc)
 
 def folding():
     return Sick(where="fold")
@@ -151,7 +181,7 @@ def test_flags_of_replaced_parts_that_still_count_are_kept(folder: Path) -> None
     assert "TopK(share=0.1)" in method["codec"]
 
 
-@pytest.mark.parametrize(("part", "line"), [("Sick", 20), ("folding", 15)])
+@pytest.mark.parametrize(("part", "line"), [("Sick", 21), ("folding", 16)])
 def test_an_error_in_a_part_names_its_file_and_line(
     folder: Path, capsys: pytest.CaptureFixture[str], part: str, line: int
 ) -> None:
@@ -171,10 +201,13 @@ def test_runs_of_one_method_differ_by_their_parts() -> None:
 
 
 @dataclass(frozen=True)
-class Measured(Mean, MeasuredServer):
+class Measured(WeightedMean):
     """Figures that go wrong where nothing arrived, or cannot be kept."""
 
     odd: bool = False
+
+    def finish(self, state: Any, acc: Any, clock: Any) -> Any:
+        return self.moved(state, acc)
 
     def measure(self, state: Any, acc: Any) -> Any:
         return {"odd": object()} if self.odd else {"samples": 1 / acc.weight}

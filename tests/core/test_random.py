@@ -275,7 +275,7 @@ def test_numpy_integers_are_integers() -> None:
 @pytest.mark.parametrize("label", [1.0, None, b"noise"])
 def test_other_labels_are_refused(label: object) -> None:
     with pytest.raises(ConfigError, match="a label must be a string or an integer"):
-        fold(key(0), label)  # type: ignore[arg-type]
+        fold(key(0), label)  # type: ignore[call-overload]
 
 
 # Orders, choices and other people's generators

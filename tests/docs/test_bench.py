@@ -68,6 +68,7 @@ def test_unknown_systems_of_the_comparison_are_refused_by_name(script: Script) -
         ("anomalies", ("--sizes", "500", "--codecs", "dense", "--cohort", "5", "--repeats", "1"), "| `dense` |"),
         ("false_alarms", ("--splits", "iid", "--methods", "fedavg", "--rounds", "1", "--seeds", "1"), "| 20 | 0 | 0 |"),
         ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary(coded=True)"),
+        ("row_helpers", ("--rows", "2", "--size", "9", "--repeats", "1"), "rotation"),
         ("codec_speed", ("--size", "500", "--repeats", "1", "--only", "eden:4,coded=true"), "Eden(bits=4, coded=True)"),
         ("downlink", ("--rounds", "2", "--clients", "10", "--steps", "1", "--links", "delta"), "| 10 of 10 | delta |"),
         pytest.param(

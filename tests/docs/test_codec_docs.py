@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 
+from gossamer.core.codec import Coding
 from gossamer.core.random import key, uniform
 from gossamer.core.specs import parse
 from gossamer.core.types import Layout
@@ -36,7 +37,7 @@ def test_the_table_is_true(row: tuple[str, ...]) -> None:
     assert codec.exact == (exact == "yes")
     x = uniform(key(1), 389_920) - 0.5
     layout = Layout.of({"x": x})
-    payload = codec.encode(x, layout, key(2))
+    payload = codec.encode(x, Coding(layout, key(2)))
     assert set(re.findall(r"`(\w+)`", arrays)) <= set(payload)
     if re.fullmatch(r"[\d.]+", bits):
         sent = sum(array.numel() * array.element_size() for array in payload.values())
@@ -55,4 +56,4 @@ def test_examples_hold_and_the_message_is_the_one_shown() -> None:
     lines = [re.match(r"((?:[0-9a-f]{2} )+)", line) for line in block[1].splitlines()]
     shown = bytes.fromhex("".join(line[1] for line in lines if line))
     codec = OnWeights(MaskedNoise(noise="uniform", alpha=0.01))
-    assert Body.of(codec.encode(layout.flatten(change), layout, key(1))).data == shown
+    assert Body.of(codec.encode(layout.flatten(change), Coding(layout, key(1)))).data == shown

@@ -35,17 +35,18 @@ from gossamer import (
 from gossamer.core import tree
 from gossamer.core.chunks import cores
 from gossamer.core.exchange import GLOBAL
+from gossamer.core.jobs import Job
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked, auto, building, program
 from gossamer.engines.executors.captured import NotCompiledWarning
 from gossamer.engines.executors.kept import KeptPrograms
-from gossamer.engines.executors.slots import LENGTHS, ClientSlot, stepping
+from gossamer.engines.executors.slots import LENGTHS, ClientSlot
 from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
 from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import read_about
-from gossamer.tasks.data.augment import CropFlip
+from gossamer.tasks.data.samples import CropFlip
 from gossamer.tasks.nets import build
 from gossamer.testing import tiny_task
 from helpers.random_nets import RANDOM_NETS
@@ -523,8 +524,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
 
     def init(self: Any, client: Client) -> None:
         InChunks.__init__(self, client, 16)
-        self.plain = self.compiled = stepping(client, torch.enable_grad()(client.step))
-        self.full, self.room, self.slots = None, 0, {}
+        self.full, self.room, self.slots, self.compiling, self.steppings = None, 0, {}, False, {}
 
     for name, fake in {"Stream": Idle, "current_stream": Idle, "graph_pool_handle": Idle}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
@@ -607,15 +607,24 @@ def test_slots_have_room_for_clients_of_all_sizes(without_gpu: list[Replayed], m
     assert len(made) == 1, "one slot serves both clients"
 
 
-def test_a_step_that_cannot_be_compiled_is_captured_as_it_is(without_gpu: list[Replayed]) -> None:
+def test_a_step_that_cannot_be_compiled_is_captured_as_it_is(
+    without_gpu: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, method = tiny_task(6, torch.float64), fedavg(steps=9, batch=2)
     simulation = Simulation(method, task, Options(rounds=1, per_round=4, executor="captured-plain"))
-    assert isinstance(simulation.executor, CapturedPlain)
+    executor = simulation.executor
+    assert isinstance(executor, CapturedPlain)
+    executor.compiling, real = True, executor._steppings
 
     def fails(slot: Any, size: int) -> None:
         raise RuntimeError("no kernel for this layout")
 
-    simulation.executor.compiled = fails
+    def steppings(job: Job) -> Any:
+        if not executor.compiling:
+            return real(job)
+        return fails, fails
+
+    monkeypatch.setattr(executor, "_steppings", steppings)
     with pytest.warns(NotCompiledWarning, match="no kernel for this layout"):
         simulation.prepare(0, range(4), Ledger())
     simulation.train(0, Ledger())

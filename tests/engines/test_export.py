@@ -40,9 +40,9 @@ from gossamer.engines.export.programs import trace
 from gossamer.engines.simulation import Simulation
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder
+from gossamer.tasks.batch_norms import OfOwnBatch, OfTraining, Statistics
 from gossamer.tasks.nets import build
-from gossamer.tasks.nets.resnet import resnet18
-from gossamer.tasks.static_norms import OfBatch, OfOwnBatch, OfTraining
+from gossamer.tasks.nets.images import resnet18
 from gossamer.testing import tiny_task
 from helpers.paths import ROOT
 
@@ -108,7 +108,7 @@ def some_task(model: str) -> Task:
     return Task.of(network, images(model, 16, 1), images(model, 14, 2), clients=3)
 
 
-def static_task(statistics: OfBatch) -> Task:
+def static_task(statistics: Statistics) -> Task:
     """A small network with a static batch norm."""
 
     def network() -> nn.Module:

@@ -33,7 +33,7 @@ from gossamer.engines.metrics import Ledger
 from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.privacy.budget import parts_of
-from gossamer.parts.servers import private_sum
+from gossamer.parts.servers import private
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
@@ -88,7 +88,7 @@ def test_every_method_computes_what_it_computes_in_the_simulator(name: str, tmp_
 def test_a_private_method_differs_from_its_simulation_in_noise_and_cohorts_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private_sum, "gaussian", lambda key, size, **_: torch.zeros(size, dtype=torch.float64))
+    monkeypatch.setattr(private, "gaussian", lambda key, size, **_: torch.zeros(size, dtype=torch.float64))
     method = METHODS[name]().with_parts(sampler=Uniform())  # all clients, whatever it draws
     grid, run = LocalGrid(nodes(method, TASK, tmp_path)), undisturbed(method, TASK)
     deployed = deploy(method, TASK, grid)

@@ -20,6 +20,7 @@ from gossamer.engines.flower.server import FlowerRun
 from gossamer.testing import tiny_task
 from helpers.flower_runs import CLIENTS, NUMBERS, Reference, agree, altered, deploy, nodes, rewritten, simulated
 from helpers.local_grid import LocalGrid, through
+from helpers.pieces import piece_of
 
 TASK = tiny_task(CLIENTS)
 NOBODY = np.zeros(0, dtype=np.int64), np.zeros(CLIENTS + 1, dtype=np.int64)
@@ -166,7 +167,7 @@ def boasting(sent: bytes) -> bytes:
     """A message whose table declares a short array as long."""
     head = wire.unpack(sent).head
     table = b"\x06values\x08\xff\xff\xff\x7f"
-    return bytes(wire.address(head, wire.Body(table, 1, wire.checksum(table), {})))
+    return bytes(wire.address(head, piece_of(table, 1)))
 
 
 def nan(name: str) -> Callable[[dict[str, torch.Tensor]], None]:

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from gossamer import ConfigError, Mean, Options, Task, fedavg, simulate
+from gossamer import ConfigError, Options, Task, fedavg, simulate
 from gossamer.core.exchange import Arrival
 from gossamer.core.random import Key
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
 from gossamer.engines.simulation import Simulation
+from gossamer.parts.servers import WeightedMean
 
 SIZES = [4, 6, 5, 85]
 COUNTED: list[float] = []
@@ -22,12 +23,15 @@ POOLS: list[dict[int, int]] = []
 
 
 @dataclass(frozen=True)
-class Counting(Mean):
+class Counting(WeightedMean):
     """Notes the number of samples of each arrival."""
 
     def fold(self, acc: Any, arrival: Arrival) -> Any:
         COUNTED.append(arrival.samples)
         return super().fold(acc, arrival)
+
+    def finish(self, state: Any, acc: Any, clock: Clock) -> Any:
+        return self.moved(state, acc)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gossamer import (
+    DPSGD,
     BySize,
     ConfigError,
     Dense,
@@ -27,12 +28,11 @@ from gossamer import (
     scaffold,
     simulate,
 )
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import key
 from gossamer.methods.private import MODES
 from gossamer.parts.privacy.accounting import gaussian
 from gossamer.parts.privacy.renyi import from_renyi
-from gossamer.parts.solvers.dp_sgd import BoundDPSGD
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.runs.report.base import cells_of, reports_of, rows_of, summaries_of
 from gossamer.testing import tiny_task
@@ -105,7 +105,7 @@ def test_a_deployment_has_no_other_noise_than_that_of_the_operating_system(tmp_p
     assert run.method.training.context.network.secure_noise
     own = private(fedavg(steps=1), "example", noise_multiplier=1.0, task=TASK)
     solver = Member(own, TASK, 0, {("model",): key(0), ("form",): key(1)}, "cpu").bound.training.solver
-    assert isinstance(solver, BoundDPSGD)
+    assert isinstance(solver, DPSGD)
     assert solver.secure_noise
 
 
@@ -189,8 +189,12 @@ def test_the_sampler_decides_which_statement_holds(sampler: Any, relation: str, 
 
 
 @dataclass(frozen=True)
-class NoisyDense(Dense, PrivatePart):
+class NoisyDense(Dense):
     """A codec that claims to add noise."""
+
+    @property
+    def private(self) -> bool:
+        return True
 
     def guarantee(self, participation: Participation) -> Guarantee:
         return from_renyi(lambda order: order, participation, "noise of clients", "everybody")

@@ -13,9 +13,9 @@ from gossamer import ConfigError
 from gossamer.core.availability import FOREVER, NEVER_AGAIN, SECOND, Availability, Interval
 from gossamer.core.random import fold, key
 from gossamer.fleet.availability import AvailabilityModel, read_model
-from gossamer.fleet.availability.daily import DAY, HOUR, TimeOfDay
 from gossamer.fleet.fleet import Device, Fleet
-from gossamer.fleet.rate_trace import RateTrace
+from gossamer.fleet.links import RateTrace
+from gossamer.fleet.units import DAY, HOUR, TimeOfDay
 from helpers.paths import ROOT
 
 MODELS = [

@@ -20,8 +20,14 @@ from gossamer import ConfigError
 from gossamer.core.availability import SECOND
 from gossamer.core.random import key
 from gossamer.fleet.availability import read_model
-from gossamer.fleet.converters import ConvertedTrace, read_fedscale, read_fedscale_capacity, read_flash
-from gossamer.fleet.converters.pickles import OPERATIONS, read_pickle
+from gossamer.fleet.converters import (
+    OPERATIONS,
+    ConvertedTrace,
+    read_fedscale,
+    read_fedscale_capacity,
+    read_flash,
+    read_pickle,
+)
 from gossamer.fleet.keys import Span
 
 TRACE: dict[Any, Any] = {
@@ -125,7 +131,7 @@ def test_a_damaged_pickle_raises_no_other_error(data: Any) -> None:
 
 
 def test_the_limit_of_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.fleet.converters.pickles.LARGEST", 10)
+    monkeypatch.setattr("gossamer.fleet.converters.LARGEST", 10)
     with pytest.raises(ConfigError, match="more than the 10 that are read"):
         read_pickle(pickle.dumps([1, 2, 3, 4, 5]))
 

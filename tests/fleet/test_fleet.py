@@ -238,7 +238,7 @@ def test_what_is_no_speed_is_refused(written: object) -> None:
 
 def test_examples_of_units_hold() -> None:
     result = doctest.testmod(units)
-    assert result.attempted == 14
+    assert result.attempted == 16
     assert result.failed == 0
 
 

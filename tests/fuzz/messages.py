@@ -27,7 +27,6 @@ from gossamer.core import wire
 from gossamer.core.errors import GossamerError, PayloadError
 from gossamer.core.exchange import Outcome
 from gossamer.core.jobs import Folding
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.untrusted import LARGEST, MOST_SAMPLES
 from gossamer.core.wire import CHECKED, HEADER, Frame
 from gossamer.engines.client import ClientTask
@@ -51,7 +50,7 @@ TYPES = tuple(wire.CODES)
 
 def methods() -> dict[str, tuple[Callable[[], Method], dict[str, Any]]]:
     """Every recorded case of a method, and FedAvg with each codec up and down."""
-    private = {name for name, kind in CODECS.items() if issubclass(kind, PrivatePart)}
+    private = {name for name, kind in CODECS.items() if kind().private}
 
     def up(name: str) -> Callable[[], Method]:
         if name in private:

@@ -1,6 +1,5 @@
 """Registered codecs as the command line writes them, with settings that suit tiny models."""
 
-from gossamer.core.privacy import PrivatePart
 from gossamer.parts.codecs import CODECS
 
 SETTINGS = {"topk": "topk:0.2", "subsample": "subsample:0.3", "eden": "eden:2", "one-bit": "one-bit:1"}
@@ -9,5 +8,5 @@ SETTINGS = {"topk": "topk:0.2", "subsample": "subsample:0.3", "eden": "eden:2", 
 SUMMED = {"discrete-gaussian", "skellam"}
 """Codecs whose messages may be seen only as sums, so they need secure aggregation."""
 
-SPECS = [SETTINGS.get(name, name) for name, kind in CODECS.items() if not issubclass(kind, PrivatePart)]
+SPECS = [SETTINGS.get(name, name) for name, kind in CODECS.items() if not kind().private]
 """Codecs that encode any part of a model. Those with differential privacy encode whole updates."""

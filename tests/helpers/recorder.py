@@ -22,9 +22,7 @@ from torch import Tensor, nn
 
 from gossamer import Lossy, Method, Options, Task, Wireless, methods
 from gossamer.core import tree, wire
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import fold, key, uniform
-from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult
 from gossamer.engines.run import Stage
@@ -51,7 +49,7 @@ Digests = dict[str, str]
 
 def task_for(method: Method, labels: str = "dirichlet:1") -> Task:
     """The task, without running statistics for servers and solvers that refuse them."""
-    refused = isinstance(method.server, PrivatePart) or isinstance(method.solver, ForwardSolver)
+    refused = method.server.private or method.solver.uses == "losses"
     return task(labels, partial(nn.GroupNorm, 2) if refused else nn.BatchNorm2d)
 
 
@@ -224,11 +222,16 @@ class Recording(Simulation):
             "messages": self.messages,
             "metrics": {name: record[name] for name in FIGURES},
             "server": digests(self.server),
-            "clients": {str(c): digests(self.clients.get(c)) for c in self.clients.known()},
+            "clients": {str(c): digests(self.named(self.clients.get(c))) for c in self.clients.known()},
             "models": {str(c): digests(self.models.get(c)) for c in self.models.known()},
         }
         self.messages = {}
         return found
+
+    def named(self, state: State) -> State:
+        """A client state with the vectors of its solver as tensors by name."""
+        layout = self.method.training.layout
+        return {**state, "solver": {n: layout.unflatten(v) for n, v in state.get("solver", {}).items()}}
 
 
 def digests(nest: State) -> Digests:

@@ -24,15 +24,14 @@ from gossamer import (
     simulate,
 )
 from gossamer.core import tree
-from gossamer.core.codec import Codec, memory_of
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Arrival
 from gossamer.core.method import Method
 from gossamer.core.random import choice, fold, key, uniform
-from gossamer.core.server import BoundServer
+from gossamer.core.server import Server
 from gossamer.core.types import Clock, Layout, Part, State
 from gossamer.engines.simulation import Simulation
-from gossamer.methods.error_feedback import BoundMeanOfEstimates
 from gossamer.testing import tiny_task
 from helpers.recorder import task as pictures
 
@@ -54,30 +53,30 @@ def cohorts(rounds: int, size: int) -> list[list[int]]:
     return [choice(fold(KEY, "cohort", number), CLIENTS, size).tolist() for number in range(rounds)]
 
 
-def run(codec: Codec, server: BoundServer, lr: float, groups: list[list[int]], lost: float = 0.0) -> list[Tensor]:
+def run(codec: Codec, server: Server, lr: float, groups: list[list[int]], lost: float = 0.0) -> list[Tensor]:
     """The models after each round, with messages that are lost at random."""
     gradient, _ = quadratic()
     params: Params = {"w": torch.zeros(SIZE, 1, dtype=torch.float64)}
-    layout, memory = Layout.of(params), memory_of(codec)
-    state, states, found = server.init(params), [memory.init(layout) for _ in range(CLIENTS)], []
+    layout = Layout.of(params)
+    state, states, found = server.init(params), [codec.init(layout) for _ in range(CLIENTS)], []
     for number, cohort in enumerate(groups):
         acc, fates = server.begin(state, {}), uniform(fold(KEY, "fate", number), CLIENTS)
         for client in sorted(cohort):
             update = -lr * gradient(client, state["params"]["w"].view(-1))
             at = fold(KEY, number, client)
-            payload, after = memory.encode_with(update, layout, states[client], at)
+            payload, after = codec.encode_with(update, states[client], Coding(layout, at))
             delivered = bool(fates[client] >= lost)
-            states[client] = memory.settle(after, delivered)
+            states[client] = codec.settle(after, delivered)
             if delivered:
-                change = layout.unflatten(codec.decode(payload, layout, at))
+                change = layout.unflatten(codec.decode(payload, Coding(layout, at)))
                 acc = server.fold(acc, Arrival.of(client, Part(), change, 1.0))
         state = server.finish(state, acc, Clock(number, len(groups), 0))
         found.append(state["params"]["w"].view(-1))
     return found
 
 
-def estimates(lr: float = 1.0) -> BoundMeanOfEstimates:
-    return BoundMeanOfEstimates(server_lr=lr, clients=CLIENTS)
+def estimates(lr: float = 1.0) -> MeanOfEstimates:
+    return MeanOfEstimates(server_lr=lr).filled(clients=CLIENTS)
 
 
 def top(x: Tensor, k: int) -> Tensor:

@@ -15,7 +15,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.methods import METHODS
 from gossamer.methods.recipes import Averaging, Training, as_typed, pick, recipe
 from gossamer.parts.codecs import Eden
-from gossamer.parts.servers import Mean
+from gossamer.parts.servers import WeightedMean
 from gossamer.parts.solvers import SGD
 
 SHARED = {"lr": 0.1, "epochs": 5, "steps": None, "batch": 16, "weights": "samples"}
@@ -35,7 +35,7 @@ def test_shared_fields_come_first_in_every_signature() -> None:
 def test_a_recipe_may_have_other_defaults() -> None:
     assert defaults("scaffold")["weights"] == "uniform"
     server, solver = scaffold().server, fedspa().solver
-    assert isinstance(server, Mean)
+    assert isinstance(server, WeightedMean)
     assert isinstance(solver, SGD)
     assert server.weights == "uniform"
     assert (defaults("fedspa")["batch"], solver.batch) == (128, 128)
@@ -44,7 +44,7 @@ def test_a_recipe_may_have_other_defaults() -> None:
 def test_what_is_given_arrives() -> None:
     method = fedprox(lr=0.3, epochs=2, steps=4, batch=None, weights="uniform", mu=0.5)
     assert method.solver == SGD(0.3, 2, 4, None, proximal=0.5)
-    assert isinstance(method.server, Mean)
+    assert isinstance(method.server, WeightedMean)
     assert method.server.weights == "uniform"
     assert local(lr=0.3).solver == SGD(0.3, 5, None, 16)
 

@@ -7,15 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossamer.core import codec as codecs
 from gossamer.core import tree
-from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import Codec, IntegerSums, informed, of_client, sum_limit, sum_segments
+from gossamer.core.bound import BoundExchange, received
+from gossamer.core.codec import Codec, Coding, centred
 from gossamer.core.exchange import Arrival
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.secure import SumSegment
-from gossamer.core.server import SummingServer, SumServer, unsummable
-from gossamer.core.types import Clock, Layout, Params, Part, Payload
+from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.methods import Clusters, FedDyn, FedNova, MeanOfEstimates, Scaffold, ServerOptimizer, compose
 from gossamer.parts.codecs import (
     KLMS,
@@ -53,7 +51,7 @@ from gossamer.parts.servers import (
     SumThenDecode,
     WarmUp,
 )
-from gossamer.parts.servers.listen import Listen
+from gossamer.parts.servers.mean import Listen, Sum, WeightedMean
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full
 from gossamer.testing import bound
@@ -117,8 +115,7 @@ def encoded(codec: Codec, count: int = CLIENTS, layout: Layout = LAYOUT) -> list
     """Return the payloads of several clients, with their own draws."""
     sent = []
     for client, x in enumerate(vectors(layout.dtype, count)):
-        mine = of_client(codec, client)
-        sent.append(mine.encode(x, layout, at(codec, client)))
+        sent.append(codec.encode(x, Coding(layout, at(codec, client), client=client)))
     return sent
 
 
@@ -130,14 +127,13 @@ def at(codec: Codec, client: int) -> Any:
 @pytest.mark.parametrize("codec", SUMMABLE, ids=repr)
 def test_vectors_of_clients_are_whole_numbers_within_the_limits(codec: Codec, dtype: torch.dtype) -> None:
     layout = Layout(LAYOUT.shapes, dtype)
-    assert isinstance(codec, IntegerSums)
-    assert codecs.unsummable(codec) == ""
-    segments = sum_segments(codec, layout)
+    assert codec.unsummable() == ""
+    segments = codec.sum_segments(layout)
     assert sum(segment.size for segment in segments) == codec.sum_size(layout)
-    assert max(segment.limit for segment in segments) == sum_limit(codec, layout) > 0
+    assert min(segment.limit for segment in segments) > 0
     limits = torch.cat([torch.full((segment.size,), segment.limit) for segment in segments])
     for client, payload in enumerate(encoded(codec, layout=layout)):
-        found = codec.to_sum(payload, layout, at(codec, client))
+        found = codec.to_sum(payload, Coding(layout, at(codec, client)))
         assert found.dtype == dtype
         assert found.shape == limits.shape
         assert torch.equal(found, found.round())
@@ -147,22 +143,20 @@ def test_vectors_of_clients_are_whole_numbers_within_the_limits(codec: Codec, dt
 
 @pytest.mark.parametrize("codec", SUMMABLE, ids=repr)
 def test_a_decoded_vector_is_that_of_its_own_sum(codec: Codec) -> None:
-    assert isinstance(codec, IntegerSums)
     for client, payload in enumerate(encoded(codec)):
         own = at(codec, client)
-        found = codec.from_sum(codec.to_sum(payload, LAYOUT, own).double(), LAYOUT, own)
-        torch.testing.assert_close(found.float(), codec.decode(payload, LAYOUT, own), rtol=1e-6, atol=1e-6)
+        found = codec.from_sum(codec.to_sum(payload, Coding(LAYOUT, own)).double(), Coding(LAYOUT, own))
+        torch.testing.assert_close(found.float(), codec.decode(payload, Coding(LAYOUT, own)), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("codec", LINEAR, ids=repr)
 def test_the_decoded_mean_of_sums_is_the_mean_of_decoded_vectors(codec: Codec) -> None:
-    assert isinstance(codec, IntegerSums)
     sent = [(payload, at(codec, client)) for client, payload in enumerate(encoded(codec))]
-    total = sum(codec.to_sum(payload, LAYOUT, own).long() for payload, own in sent)
-    wanted = torch.stack([codec.decode(payload, LAYOUT, own) for payload, own in sent]).double().mean(0)
+    total = sum(codec.to_sum(payload, Coding(LAYOUT, own)).long() for payload, own in sent)
+    wanted = torch.stack([codec.decode(payload, Coding(LAYOUT, own)) for payload, own in sent]).double().mean(0)
     assert isinstance(total, Tensor)
     for _, own in sent:  # with the key of any client
-        found = codec.from_sum(total.double() / CLIENTS, LAYOUT, own).double()
+        found = codec.from_sum(total.double() / CLIENTS, Coding(LAYOUT, own)).double()
         assert torch.allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
@@ -175,39 +169,38 @@ def test_weights_and_biases_have_segments_of_their_own() -> None:
 
 @pytest.mark.parametrize(("codec", "reason"), UNSUMMABLE, ids=repr)
 def test_other_codecs_say_why_they_do_not_add_up(codec: Codec, reason: str) -> None:
-    assert sum_segments(codec, LAYOUT) == ()
-    assert sum_limit(codec, LAYOUT) == 0
-    assert codecs.unsummable(codec).startswith(reason)
-    assert "use " in codecs.unsummable(codec)
+    assert codec.sum_segments(LAYOUT) == ()
+    assert codec.unsummable().startswith(reason)
+    assert "use " in codec.unsummable()
 
 
 def test_signs_with_a_measured_scale_are_still_averaged_as_decoded_vectors() -> None:
     for codec in (StochasticSign(), Ternary()):
-        payload = codec.encode(vectors()[0], LAYOUT, KEY)
-        assert torch.equal(codec.to_sum(payload, LAYOUT, KEY), codec.decode(payload, LAYOUT, KEY))
-        assert torch.equal(codec.from_sum(vectors()[1], LAYOUT, KEY), vectors()[1])
+        payload = codec.encode(vectors()[0], Coding(LAYOUT, KEY))
+        assert torch.equal(codec.to_sum(payload, Coding(LAYOUT, KEY)), codec.decode(payload, Coding(LAYOUT, KEY)))
+        assert torch.equal(codec.from_sum(vectors()[1], Coding(LAYOUT, KEY)), vectors()[1])
 
 
 def test_a_fixed_scale_of_trits_is_not_sent_and_clips() -> None:
     codec, x = Ternary(False, 0.1), torch.full((LAYOUT.size,), 5.0)
-    payload = codec.encode(x, LAYOUT, KEY)
+    payload = codec.encode(x, Coding(LAYOUT, KEY))
     assert payload.keys() == {"trits"}
     assert not codec.unbiased
-    assert torch.equal(codec.decode(payload, LAYOUT, KEY), torch.full_like(x, 0.1))
+    assert torch.equal(codec.decode(payload, Coding(LAYOUT, KEY)), torch.full_like(x, 0.1))
     small = torch.full((40_000,), 0.03)
     long = Layout.of({"w": small})
-    mean = codec.decode(codec.encode(small, long, KEY), long, KEY).mean()
+    mean = codec.decode(codec.encode(small, Coding(long, KEY)), Coding(long, KEY)).mean()
     assert abs(float(mean) - 0.03) < 4 * 0.1 * (0.3 * 0.7 / 40_000) ** 0.5
 
 
 def test_opposite_updates_are_opposite_when_they_are_compared() -> None:
     codec = OnWeights(StochasticSign(1e-6), other=FixedPoint())
     x = vectors()[0]
-    one, other = (codec.to_sum(codec.encode(sign * x, LAYOUT, KEY), LAYOUT, KEY) for sign in (1, -1))
-    both = [codecs.centred(codec, vector, LAYOUT) for vector in (one, other)]
+    one, other = (codec.to_sum(codec.encode(sign * x, Coding(LAYOUT, KEY)), Coding(LAYOUT, KEY)) for sign in (1, -1))
+    both = [centred(vector, codec.sum_segments(LAYOUT)) for vector in (one, other)]
     assert torch.allclose(both[0], -both[1], atol=1e-4)
     assert float(both[0].abs().max()) == 1
-    assert codecs.centred(Dense(), x, LAYOUT) is x
+    assert centred(x, Dense().sum_segments(LAYOUT)) is x
 
 
 # Servers.
@@ -238,8 +231,11 @@ OTHER_SERVERS: list[Server] = [
 
 
 @dataclass(frozen=True)
-class Undeclared(Mean):
+class Undeclared(WeightedMean):
     """A mean that declares nothing."""
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        return self.moved(state, acc)
 
 
 def exchange(server: Server, codec: Codec) -> BoundExchange:
@@ -256,8 +252,8 @@ def arrivals(found: BoundExchange, part: Part) -> list[Arrival]:
     for client in range(CLIENTS):
         x = uniform(fold(KEY, "x", client), layout.size, device=device) * 0.8 - 0.4
         up = found.codec_key(clock._replace(client=client), KEY)
-        codec = informed(of_client(found.codec, client), outline)
-        sent.append(found.arrival(client, part, layout, 10.0, codec.encode(x, layout, up), up, outline))
+        ctx = received(layout, up, part, outline)
+        sent.append(found.arrival(client, part, ctx, 10.0, found.codec.encode(x, replace(ctx, client=client))))
     return sent
 
 
@@ -308,7 +304,7 @@ def test_the_fold_of_a_sum_is_that_of_each_update(server: Server, codec: Codec, 
 )
 def test_summing_servers_have_the_same_bits(server: Server, codec: Codec, half: bool) -> None:
     found = exchange(server, codec)
-    assert isinstance(found.server, SummingServer)
+    assert found.server.unsummable(exact=True) == ""
     sent = arrivals(found, masked(found) if half else Part())
     once, each = (tree.flatten(after(found, sent, at_once)) for at_once in (True, False))
     assert all(torch.equal(once[name], tensor) for name, tensor in each.items())
@@ -317,20 +313,18 @@ def test_summing_servers_have_the_same_bits(server: Server, codec: Codec, half: 
 @pytest.mark.parametrize("server", SUM_SERVERS, ids=repr)
 def test_sum_servers_say_so_before_and_after_binding(server: Server) -> None:
     found = exchange(server, FixedPoint()).server
-    assert isinstance(server, SumServer)
-    assert isinstance(found, SumServer)
-    assert unsummable(server) == unsummable(found) == ""
+    assert server.unsummable() == found.unsummable() == ""
     unequal: Any = replace(server, weights="samples")  # type: ignore[type-var]
-    assert "weights='uniform'" in unsummable(unequal)
+    assert "weights='uniform'" in unequal.unsummable()
 
 
 @pytest.mark.parametrize("server", [*OTHER_SERVERS, Undeclared("uniform")], ids=repr)
 def test_servers_that_use_each_update_do_not_take_sums(server: Server) -> None:
-    assert f"{type(server).__name__} needs every update" in unsummable(server)
+    assert f"{type(server).__name__} needs every update" in server.unsummable()
 
 
-def test_only_servers_that_keep_bits_are_summing_servers() -> None:
-    exact = {type(server) for server in SUM_SERVERS if isinstance(server, SummingServer)}
+def test_only_some_servers_keep_bits() -> None:
+    exact = {type(server) for server in SUM_SERVERS if not server.unsummable(exact=True)}
     assert exact == {MaskAverage, SumThenDecode}
 
 

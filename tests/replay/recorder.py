@@ -226,9 +226,9 @@ def about() -> dict[str, str]:
     return found
 
 
-def differences() -> dict[str, str]:
-    """Return the accepted differences: a sentence by case."""
-    found: dict[str, str] = json.loads(DIFFERENCES.read_text())
+def differences() -> dict[str, dict[str, str]]:
+    """Return the accepted differences by case: what may differ (``only``), and why."""
+    found: dict[str, dict[str, str]] = json.loads(DIFFERENCES.read_text())
     return found
 
 

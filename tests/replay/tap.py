@@ -3,13 +3,14 @@
 A change of the engine's classes is followed here, and nowhere else in this folder.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from gossamer import Method, Options, Task
 from gossamer.core import wire
+from gossamer.core.types import Layout
 from gossamer.engines.client import ClientResult
 from gossamer.engines.simulation import Simulation
 
@@ -59,8 +60,28 @@ def play(method: Method, task: Task, options: Mapping[str, Any]) -> tuple[list[R
         run.sent = []
 
     run.run(None, watch)
-    clients = {client: run.clients.get(client) for client in run.clients.known()}
+    layout, trained = run.method.training.layout, run.objective.trained
+    clients = {client: dict(run.clients.get(client)) for client in run.clients.known()}
+    for memory in clients.values():  # the record has tensors by name where solvers now keep vectors
+        memory["solver"] = _named(memory.get("solver", {}), layout, trained)
     return rounds, Memory(run.server, clients, {client: run.models.get(client) for client in run.models.known()})
+
+
+def _named(nest: Nest, layout: Layout, trained: Collection[str]) -> Nest:
+    """Return a nest with the tensors of the model in place of vectors of all entries.
+
+    Control variates have none for buffers, and personal models have all.
+    """
+    found: dict[str, Any] = {}
+    for name, value in nest.items():
+        if isinstance(value, Mapping):
+            found[name] = _named(value, layout, trained)
+        elif value.shape == (layout.size,):
+            tensors = layout.unflatten(value)
+            found[name] = {n: t for n, t in tensors.items() if name == "personal" or n in trained or bool(t.any())}
+        else:
+            found[name] = value
+    return found
 
 
 class _Tapped(Simulation):

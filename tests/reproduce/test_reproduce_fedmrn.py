@@ -11,6 +11,7 @@ import torch
 
 from gossamer import Task
 from gossamer.analysis.theory import progressive_factor_by_entry
+from gossamer.core.codec import Coding
 from gossamer.core.random import key, uniform
 from gossamer.core.types import Layout
 from gossamer.engines.run import CodecWarning
@@ -188,16 +189,17 @@ def test_bits_count_all_uploads(tmp_path: Path, empty: Path, monkeypatch: pytest
 def test_errors_of_a_change_are_those_of_its_messages(signed: bool) -> None:
     """Within the noise, progressive masking leaves what masking entry by entry does; beyond it, it saves nothing."""
     codec, layout = MaskedNoise(signed, alpha=0.01), Layout((("w", torch.Size([200, 100])),))
-    noise = codec.draw(layout, key(4))
+    ctx = Coding(layout, key(4))
+    noise = codec.draw(ctx)
     small = noise * (uniform(key(5), layout.size) * (1.8 if signed else 0.9) - (0.9 if signed else 0))
-    found = error.errors(codec, small, layout, key(4), 20)
-    decoded = codec.decode(codec.encode(small, layout, key(4)), layout, key(4))
+    found = error.errors(codec, small, ctx, 20)
+    decoded = codec.decode(codec.encode(small, ctx), ctx)
     assert found["beyond"] == 0
     assert found["whole"] == pytest.approx(float((decoded - small).norm() / small.norm()), rel=0.03)
     assert found["clipped"] == pytest.approx(found["whole"], rel=1e-5)
     left = found["whole, progressive"] / found["whole"]
     assert left == pytest.approx(progressive_factor_by_entry(20), rel=0.01)
-    large = error.errors(codec, 3 * noise, layout, key(4), 20)
+    large = error.errors(codec, 3 * noise, ctx, 20)
     assert [large["beyond"], large["clipped"]] == pytest.approx([1, 0], abs=1e-6)
     assert [large["whole"], large["whole, progressive"]] == pytest.approx([2 / 3, 2 / 3])
 

@@ -15,7 +15,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.parts.solvers import Exponential
 from gossamer.parts.views import masks
-from gossamer.parts.views.personal_mask import BoundPersonalMask
+from gossamer.parts.views.personal_mask import PersonalMask
 from gossamer.parts.views.sparsity import erk, kept
 from gossamer.tasks.objective import Objective
 from helpers.markdown import only, parsed
@@ -183,7 +183,7 @@ def test_flops_as_the_paper_counts_them(small: Make, empty: Path) -> None:
     assert counted["fedavg"] == counted["ditto"] == 4 * 3 * 5 * each * dense
     assert counted["sub-fedavg"] is None
     view = cells.method(small("dst")).bind(Objective(task, "cpu", key(0))).training.view
-    assert isinstance(view, BoundPersonalMask)
+    assert isinstance(view, PersonalMask)
     held = {n: masks.count(packed) for n, packed in view.first(0)["mask"].items()}
     whole = {name: held.get(name, shape.numel()) for name, shape in sizes.items()}
     sparse = sum((2 * whole[f"{layer}.weight"] + out) * area for layer, (out, area) in sides.items())

@@ -12,7 +12,7 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.privacy import Guarantee
 from gossamer.core.random import key
 from gossamer.core.secure import SumSegment
-from gossamer.parts.privacy.budget import participation, parts_of, usual_delta
+from gossamer.parts.privacy.budget import guaranteed, participation, parts_of, usual_delta
 from gossamer.parts.secure.primitives import KeyRoster
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
@@ -39,7 +39,7 @@ def guarantee(setting: str, mode: str, noise: float) -> Guarantee:
     how = Protection(mode, 1.0, noise)  # type: ignore[arg-type]
     method = protected(METHODS["fedavg"](weights="uniform"), how, SETTINGS[setting].clients, PER_ROUND)
     part = parts_of(method.training if mode == "central" else method.bind(objective()).training)[0]
-    return part.guarantee(participation(method.sampler, SETTINGS[setting].clients, PER_ROUND, ROUNDS))
+    return guaranteed(part, participation(method.sampler, SETTINGS[setting].clients, PER_ROUND, ROUNDS))
 
 
 @pytest.mark.parametrize(

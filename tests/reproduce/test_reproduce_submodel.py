@@ -15,11 +15,11 @@ from gossamer.core.random import key
 from gossamer.core.types import Clock
 from gossamer.fleet.capacity import SHARES
 from gossamer.parts.solvers import Steps
-from gossamer.parts.views.width_slice import narrowed
+from gossamer.parts.views.sliced import narrowed
+from gossamer.tasks.batch_norms import OfBatch
 from gossamer.tasks.nets import build
-from gossamer.tasks.nets.resnet import resnet18
+from gossamer.tasks.nets.images import resnet18
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.static_norms import OfBatch
 from helpers.markdown import only, parsed
 from helpers.narrow import present
 from reproduce.common import cells, store

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gossamer import Lossy, Options, fedavg, fedprox, fedspa, simulate, sub_fedavg
-from gossamer.analysis.theory.paper_costs import paper_costs
+from gossamer.analysis.theory.costs import paper_costs
 from gossamer.cli import main
 from gossamer.cli.rebuild import rebuild
 from gossamer.core.bits import bits, unbits
@@ -150,8 +150,7 @@ def test_where_there_are_no_masks_there_are_no_figures(after: dict[int, State]) 
 
 def unpacked(simulation: Simulation, client: int) -> Tensor:
     """A client's mask as booleans, the one it starts with if none is stored."""
-    view = simulation.method.training.view_memory
-    assert view is not None
+    view = simulation.method.training.view
     mine = simulation.clients.get(client).get("view") or view.first(client)
     return joined({n: unbits(mask, simulation.like[n].numel()) for n, mask in mine["mask"].items()})
 

@@ -17,7 +17,7 @@ import torch
 from gossamer import Method, RunError, fedavg, simulate
 from gossamer.cli import main
 from gossamer.core.extras import MissingExtraError
-from gossamer.parts.servers import Mean, MeasuredServer, Robust, TrimmedMean
+from gossamer.parts.servers import Robust, TrimmedMean, WeightedMean
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report import REPORTS, Folder, base, curves, holdings, html, page, plots, tables, text
 from gossamer.runs.report.holdings import COLUMNS
@@ -478,10 +478,13 @@ def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatc
 
 OWN = """
 from dataclasses import dataclass
-from gossamer.parts.servers import Mean, MeasuredServer
+from gossamer.parts.servers import WeightedMean
 
 @dataclass(frozen=True)
-class Counting(Mean, MeasuredServer):
+class Counting(WeightedMean):
+    def finish(self, state, acc, clock):
+        return self.moved(state, acc)
+
     def measure(self, state, acc):
         return {"counts": {"folded": 4 if acc.weight else 0, "by name": {"a": 1}}}
 """
@@ -578,7 +581,10 @@ def measuring(figures: Any) -> Method:
     """FedAvg whose server measures this."""
 
     @dataclass(frozen=True)
-    class Odd(Mean, MeasuredServer):
+    class Odd(WeightedMean):
+        def finish(self, state: Any, acc: Any, clock: Any) -> Any:
+            return self.moved(state, acc)
+
         def measure(self, state: Any, acc: Any) -> Any:
             return figures
 

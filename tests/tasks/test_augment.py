@@ -51,11 +51,12 @@ def test_every_shift_is_as_likely_and_half_are_mirrored() -> None:
 
 
 def test_the_largest_draw_is_no_shift_too_far() -> None:
-    x, last = images(1), 1 - 2.0**-24
+    x, row, last = images(1), torch.arange(400.0).view(1, 1, 1, -1), 1 - 2.0**-24
     for pad in range(1, 200):
         moved = CropFlip(pad=pad)(x, torch.full((1, 3), last))
         assert moved.count_nonzero() == 0 if pad >= 8 else torch.isfinite(moved).all()
-        assert int(CropFlip(pad=pad)._shift(torch.tensor(last))) == pad
+        shifted = CropFlip(pad=pad)(row, torch.tensor([[0.5, last, last]]))  # no row, the most columns, no mirror
+        assert int(shifted[0, 0, 0, 0]) == pad
 
 
 def test_no_shift_and_no_mirror_is_the_image_itself() -> None:

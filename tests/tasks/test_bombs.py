@@ -16,9 +16,10 @@ from scipy.io import loadmat, savemat
 
 from gossamer.core import files
 from gossamer.core.errors import ConfigError
-from gossamer.tasks.data.readers import cifar, expand, idx, leaf, mat, npz
-from gossamer.tasks.data.readers.base import SLACK, Facts
-from gossamer.tasks.data.text import read_texts
+from gossamer.tasks.data import readers
+from gossamer.tasks.data.cifar import read_cifar, read_cifar_tar
+from gossamer.tasks.data.leaf import read_leaf, read_texts
+from gossamer.tasks.data.readers import SLACK, Facts
 
 GREY = Facts((1, 28, 28), 10, (8, 4))
 COLOUR = Facts((3, 32, 32), 10, (10, 2))
@@ -52,7 +53,7 @@ def zipped(path: Path, name: str, start: bytes = b"", claim: int | None = None) 
             stream.write(start)
             for _ in range(BOMB // 2**20):
                 stream.write(bytes(2**20))
-        for other in npz.NAMES[1:]:
+        for other in readers.NAMES[1:]:
             archive.writestr(f"{other}.npy", b"")
     if claim is not None:
         real = struct.pack("<I", BOMB + len(start))
@@ -62,23 +63,23 @@ def zipped(path: Path, name: str, start: bytes = b"", claim: int | None = None) 
 def npz_bomb(root: Path) -> tuple[Path, Callable[[], object]]:
     path = root / "mnist.npz"
     zipped(path, "x_train.npy", npy((BOMB,)))
-    return path, lambda: npz.read([path], GREY)
+    return path, lambda: readers.read_npz([path], GREY)
 
 
 def npz_liar(root: Path) -> tuple[Path, Callable[[], object]]:
     """It claims to be small."""
     path = root / "mnist.npz"
     zipped(path, "x_train.npy", claim=1000)
-    return path, lambda: npz.read([path], GREY)
+    return path, lambda: readers.read_npz([path], GREY)
 
 
 def npy_claim(root: Path) -> tuple[Path, Callable[[], object]]:
     """An array that claims 64 GB, and has none."""
     path = root / "mnist.npz"
     with zipfile.ZipFile(path, "w") as archive:
-        for name in npz.NAMES:
+        for name in readers.NAMES:
             archive.writestr(f"{name}.npy", npy((2**36,)))
-    return path, lambda: npz.read([path], GREY)
+    return path, lambda: readers.read_npz([path], GREY)
 
 
 def npy(shape: tuple[int, ...]) -> bytes:
@@ -90,7 +91,7 @@ def npy(shape: tuple[int, ...]) -> bytes:
 def idx_bomb(root: Path) -> tuple[Path, Callable[[], object]]:
     path = root / "train-images-idx3-ubyte.gz"
     path.write_bytes(gzipped(bytes((0, 0, 8, 3)) + struct.pack(">III", BOMB // 784, 28, 28)))
-    return path, lambda: idx.read([path] * 4, GREY)
+    return path, lambda: readers.read_idx([path] * 4, GREY)
 
 
 def emnist_bomb(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -98,27 +99,27 @@ def emnist_bomb(root: Path) -> tuple[Path, Callable[[], object]]:
     path = root / "gzip.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images", gzipped(bytes((0, 0, 8, 3)) + struct.pack(">III", BOMB // 784, 28, 28)))
-    return path, lambda: idx.read_zip([path], GREY, members=["images"] * 4)
+    return path, lambda: readers.read_idx_zip([path], GREY, members=["images"] * 4)
 
 
 def tar_bomb(root: Path, name: str = "data_batch_1") -> tuple[Path, Callable[[], object]]:
     path, entry = root / "cifar-10-python.tar.gz", tarfile.TarInfo(name)
     entry.size = BOMB
     path.write_bytes(gzipped(entry.tobuf()))
-    return path, lambda: cifar.read_tar([path], COLOUR, members=["data_batch_1", "test_batch"])
+    return path, lambda: read_cifar_tar([path], COLOUR, members=["data_batch_1", "test_batch"])
 
 
 def tar_tail(root: Path) -> tuple[Path, Callable[[], object]]:
     """What follows the end of an archive."""
     path = root / "cifar-10-python.tar.gz"
     path.write_bytes(gzipped(bytes(1024)))
-    return path, lambda: cifar.read_tar([path], COLOUR, members=["data_batch_1", "test_batch"])
+    return path, lambda: read_cifar_tar([path], COLOUR, members=["data_batch_1", "test_batch"])
 
 
 def mat_bomb(root: Path) -> tuple[Path, Callable[[], object]]:
     path, packed = root / "train_32x32.mat", zeros()
     path.write_bytes(bytes(124) + struct.pack("<H", 0x0100) + b"IM" + struct.pack("<II", 15, len(packed)) + packed)
-    return path, lambda: mat.read([path, path], COLOUR)
+    return path, lambda: readers.read_mat([path, path], COLOUR)
 
 
 def pickle_table(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -127,7 +128,7 @@ def pickle_table(root: Path) -> tuple[Path, Callable[[], object]]:
     path.write_bytes(b"\x80\x02}r" + struct.pack("<I", 2**28) + b".")
     other = path.with_name("test_batch")
     other.write_bytes(b"")
-    return path, lambda: cifar.read([path, other], COLOUR)
+    return path, lambda: read_cifar([path, other], COLOUR)
 
 
 def plain_giant(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -135,7 +136,7 @@ def plain_giant(root: Path) -> tuple[Path, Callable[[], object]]:
     path = root / "train-images-idx3-ubyte"
     with path.open("wb") as file:
         file.truncate(2**40)
-    return path, lambda: idx.read([path] * 4, GREY)
+    return path, lambda: readers.read_idx([path] * 4, GREY)
 
 
 BOMBS = [npz_bomb, npz_liar, npy_claim, idx_bomb, emnist_bomb, tar_bomb, tar_tail, mat_bomb, pickle_table, plain_giant]
@@ -160,12 +161,12 @@ def test_a_bomb_is_refused_by_name_within_little_memory(
 
 def test_what_fits_is_read_whole() -> None:
     data = bytes(range(256)) * 20_000
-    assert expand.whole(gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(data))), len(data)) == data
-    assert expand.inflated(zlib.compress(data), len(data)) == data
+    assert readers.expanded(gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(data))), len(data)) == data
+    assert readers.inflated(zlib.compress(data), len(data)) == data
     with pytest.raises(ValueError, match=f"more than {len(data) - 1:,} bytes"):
-        expand.whole(gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(data))), len(data) - 1)
+        readers.expanded(gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(data))), len(data) - 1)
     with pytest.raises(ValueError, match="more than the"):
-        expand.inflated(zlib.compress(data), len(data) - 1)
+        readers.inflated(zlib.compress(data), len(data) - 1)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
@@ -176,7 +177,7 @@ def test_deep_brackets_of_json_are_refused(opening: str, tmp_path: Path) -> None
             parse(deep.encode())
     (tmp_path / "all.json").write_text(deep)
     for read in (
-        lambda: leaf.read([tmp_path], lambda x, y: (np.zeros(1), np.zeros(1))),
+        lambda: read_leaf([tmp_path], lambda x, y: (np.zeros(1), np.zeros(1))),
         lambda: read_texts(tmp_path / "all.json"),
     ):
         with pytest.raises(ConfigError, match=r"all\.json is damaged.* nested too deeply"):
@@ -189,7 +190,7 @@ def test_matlab_files_are_read_as_scipy_reads_them(dtype: str, compress: bool) -
     rng, made = np.random.default_rng(3), io.BytesIO()
     arrays = {name: rng.integers(0, 9, shape).astype(dtype) for name, shape in (("X", (3, 2, 4, 5)), ("y", (5, 1)))}
     savemat(made, {**arrays, "other": np.arange(3), "text": "words"}, do_compression=compress)
-    found, theirs = mat.variables(made.getvalue(), {"X", "y"}, SLACK), loadmat(io.BytesIO(made.getvalue()))
+    found, theirs = readers.variables(made.getvalue(), {"X", "y"}, SLACK), loadmat(io.BytesIO(made.getvalue()))
     assert found.keys() == {"X", "y"}
     for name, array in found.items():
         assert array.dtype == theirs[name].dtype
@@ -199,4 +200,4 @@ def test_matlab_files_are_read_as_scipy_reads_them(dtype: str, compress: bool) -
 def test_a_leaf_folder_without_samples_is_refused(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text('{"users": [], "num_samples": [], "user_data": {}}')
     with pytest.raises(ConfigError, match=f"{tmp_path} holds no samples"):
-        leaf.read([tmp_path, tmp_path], lambda x, y: (np.zeros(1), np.zeros(1)))
+        read_leaf([tmp_path, tmp_path], lambda x, y: (np.zeros(1), np.zeros(1)))

@@ -12,10 +12,10 @@ from gossamer import ConfigError, Task
 from gossamer.core.random import Key, key, tensor
 from gossamer.core.types import Params
 from gossamer.parts.adapters import LoRA
-from gossamer.tasks.allocations import Allocations
 from gossamer.tasks.checkpointing import Checkpointing, repeated_blocks
 from gossamer.tasks.memory import client_memory
 from gossamer.tasks.objective import Objective
+from gossamer.tasks.operations import Allocations
 from gossamer.tasks.random_layers import Numbers
 
 X, Y = torch.randn(12, 8, generator=torch.Generator().manual_seed(3)), torch.arange(12) % 3

@@ -16,10 +16,10 @@ from scipy.io import savemat
 from gossamer.core.errors import ConfigError
 from gossamer.tasks import data as gd
 from gossamer.tasks.data import image_sets
-from gossamer.tasks.data.images import check_unaltered
+from gossamer.tasks.data.cifar import unpickled, unpickled_array
+from gossamer.tasks.data.image_sets import check_unaltered
 from gossamer.tasks.data.leaf import pixels
-from gossamer.tasks.data.readers import npz, unpickle
-from gossamer.tasks.data.readers.base import Facts, Images, images
+from gossamer.tasks.data.readers import Facts, Images, images, read_npz
 from helpers.small_files import (
     COLOUR,
     COMPRESSED,
@@ -319,15 +319,13 @@ def test_digests_of_colour_are_taken_with_channels_last() -> None:
 
 def test_a_whole_batch_or_matlab_file_must_be_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for form, image_set, name in (
-        ("cifar-10", "CIFAR_10", "cifar-10-batches-py/data_batch_1"),
-        ("cifar-100", "CIFAR_100", "cifar-100-python/train"),
-        ("mat", "SVHN", "train_32x32.mat"),
+        ("cifar-10", image_sets.Cifar10, "cifar-10-batches-py/data_batch_1"),
+        ("cifar-100", image_sets.Cifar100, "cifar-100-python/train"),
+        ("mat", image_sets.Svhn, "train_32x32.mat"),
     ):
         spec = FORMATS[form](tmp_path)
-        known = getattr(image_sets, image_set)
-        monkeypatch.setattr(
-            image_sets, image_set, replace(known, facts=replace(known.facts, counts=(TRAIN, TEST), arrays=()))
-        )
+        facts = replace(image_set.whole.facts, counts=(TRAIN, TEST), arrays=())
+        monkeypatch.setattr(image_set, "whole", replace(image_set.whole, facts=facts))
         with pytest.raises(ConfigError, match=f"{tmp_path / name} is altered: the MD5 of the original file"):
             load(spec, tmp_path)
 
@@ -361,7 +359,7 @@ def test_the_batches_of_these_tests_are_what_numpy_pickles() -> None:
         warnings.simplefilter("ignore")  # NumPy has since moved its function, and warns
         found = pickle.loads(batch_bytes(COLOUR[0], DIGITS[0]), encoding="bytes")
     assert found[b"labels"] == DIGITS[0].tolist()
-    assert np.array_equal(found[b"data"], unpickle.array(unpickle.batch(batch_bytes(COLOUR[0], DIGITS[0]))[b"data"]))
+    assert np.array_equal(found[b"data"], unpickled_array(unpickled(batch_bytes(COLOUR[0], DIGITS[0]))[b"data"]))
 
 
 @pytest.mark.parametrize(
@@ -428,4 +426,4 @@ def test_npz_members_are_read_to_their_checksum(tmp_path: Path) -> None:
     raw[raw.find(COLOUR[0].tobytes()[:64]) + 5] ^= 1
     path.write_bytes(raw)
     with pytest.raises(ConfigError, match=r"cifar10\.npz is damaged, or is no npz archive: Bad CRC-32"):
-        npz.read([path], image_sets.CIFAR_10.facts)
+        read_npz([path], image_sets.CIFAR_10.facts)

@@ -19,10 +19,9 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
 from gossamer.tasks import nets
-from gossamer.tasks.data import DATASETS, SPLITS, Samples, image_sets, synthetic
-from gossamer.tasks.data.datasets import hold_out
-from gossamer.tasks.data.images import ImageSet
-from gossamer.tasks.data.synthetic import DIMENSIONS, two_populations
+from gossamer.tasks.data import DATASETS, SPLITS, Samples, datasets, image_sets
+from gossamer.tasks.data.datasets import DIMENSIONS, hold_out, two_populations
+from gossamer.tasks.data.image_sets import ImageSet
 from helpers.narrow import present
 from helpers.paths import ROOT
 
@@ -121,7 +120,7 @@ def test_an_unknown_data_set_is_refused_with_a_hint() -> None:
 
 
 def test_more_samples_than_memory_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic, "two_populations", lambda *given, **more: pytest.fail("samples were made"))
+    monkeypatch.setattr(datasets, "two_populations", lambda *given, **more: pytest.fail("samples were made"))
     for name in ("two-populations", "two-populations-literal"):
         with pytest.raises(ConfigError, match=r"take 12\.0 GB for 100,000 clients: use at most 20,000 clients"):
             gd.load(name, clients=100_000, key=key(0))

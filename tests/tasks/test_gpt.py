@@ -13,7 +13,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.engines.warm_start import Init
 from gossamer.tasks import nets
-from gossamer.tasks.nets.gpt import GPT
+from gossamer.tasks.nets.text import GPT
 from gossamer.tasks.objective import Objective
 
 CHARACTERS, LENGTH = 11, 7

@@ -16,8 +16,8 @@ from gossamer.cli import main
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
-from gossamer.tasks.data import download, image_sets, locate
-from gossamer.tasks.data.download import Remote
+from gossamer.tasks.data import image_sets, locate
+from gossamer.tasks.data.locate import Remote, fetch
 from helpers.small_files import DIGITS, GREY, TRAIN, fashion_npz, files, load, mnist_idx, same, write_idx
 
 # Where files are looked for.
@@ -68,7 +68,7 @@ def test_the_error_names_folders_and_all_accepted_file_names(tmp_path: Path) -> 
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
     """A folder that is served, and its address."""
     pytest.importorskip("pooch")
-    monkeypatch.setattr(locate, "fetch", download.fetch)
+    monkeypatch.setattr(locate, "fetch", fetch)
     served = tmp_path / "web"
     served.mkdir()
 
@@ -91,7 +91,7 @@ def publish(served: Path, address: str, monkeypatch: pytest.MonkeyPatch, checksu
         Remote(path.name, address + path.name, checksum or f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}")
         for path in files(served)
     )
-    monkeypatch.setattr(image_sets, "FASHION_MNIST", replace(image_sets.FASHION_MNIST, remotes=remotes))
+    monkeypatch.setattr(image_sets.FashionMnist, "whole", replace(image_sets.FASHION_MNIST, remotes=remotes))
 
 
 def test_missing_files_are_downloaded_once_with_a_progress_bar(
@@ -139,8 +139,8 @@ def test_without_a_network_the_error_names_the_files_to_add(
 
 
 def test_without_pooch_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locate, "fetch", download.fetch)
-    monkeypatch.setattr(download, "find_spec", lambda name: None)
+    monkeypatch.setattr(locate, "fetch", fetch)
+    monkeypatch.setattr(locate, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"(?s)put these\n    train_32x32\.mat.*can be downloaded with pooch, which is not installed"
     ):

@@ -17,11 +17,11 @@ from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers import Adam, Solver
 from gossamer.parts.solvers.zeroth_order import ZerothOrder
 from gossamer.tasks import nets
-from gossamer.tasks.allocations import Allocations
+from gossamer.tasks.batch_norms import without_counters
 from gossamer.tasks.memory import TrainingMemory, client_memory, forward_memory, solver_copies, training_memory
-from gossamer.tasks.nets.resnet import resnet18
+from gossamer.tasks.nets.images import resnet18
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.static_norms import without_counters
+from gossamer.tasks.operations import Allocations
 
 IMAGES = torch.Size((3, 32, 32))
 WIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)

@@ -8,8 +8,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import nets
-from gossamer.tasks.nets.lstm import LSTM
-from gossamer.tasks.nets.resnet import Block, resnet18
+from gossamer.tasks.nets.images import Block, resnet18
+from gossamer.tasks.nets.text import LSTM
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 from helpers.narrow import present

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from gossamer import ConfigError, LoRA, Task, fedavg, simulate
 from gossamer.core.random import key
 from gossamer.core.types import Flops
+from gossamer.tasks.batch_norms import OfBatch
 from gossamer.tasks.nets import build
-from gossamer.tasks.nets.gpt import GPTSize
+from gossamer.tasks.nets.text import GPTSize
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.static_norms import OfBatch
 
 KEY = key(3)
 

@@ -10,6 +10,7 @@ from torch import nn
 from gossamer import ConfigError, Split, Task
 from gossamer.core import wire
 from gossamer.core.errors import PayloadError
+from helpers.pieces import piece_of
 
 X, Y = torch.arange(12.0).view(6, 2), torch.tensor([0, 2, 1, 0, 1, 1])
 
@@ -95,7 +96,7 @@ def test_kinds_are_read_off_a_message_as_they_were_counted() -> None:
     "body", [b"\x01a\x08\xff\xff\xff\x7f", b"\x01a\x08\x01", b"\x01a\x08\x01" + bytes(5), b"\x05a"], ids=repr
 )
 def test_kinds_of_a_table_that_does_not_fit_its_arrays_are_refused(body: bytes) -> None:
-    piece = wire.Body(body, 1, wire.checksum(body), {})
+    piece = piece_of(body, 1)
     head = wire.Head("up", 0, 0, 0, 1.0)
     for frame in (wire.address(head, piece), wire.address(head, wire.NOTHING, piece)):
         with pytest.raises(PayloadError):

@@ -9,7 +9,7 @@ import torch
 
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
-from gossamer.tasks.data import Data, plays, text
+from gossamer.tasks.data import Data, leaf
 from gossamer.tasks.data import load as load_data
 from gossamer.tasks.data.locate import folder
 from helpers.narrow import present
@@ -21,7 +21,7 @@ def written(path: Path) -> dict[str, str]:
     """Roles whose characters tell where they stand: two of the first part, three of the second."""
     lengths = {"Zeno": 1000, "Ann": 70, "ARCHIDAMUS": 970, "Brief": 900, "Mopsa": 1700}
     roles = {
-        name: "".join(text.ALPHABET[(number * 7 + at * (number + 1)) % 80] for at in range(length))
+        name: "".join(leaf.ALPHABET[(number * 7 + at * (number + 1)) % 80] for at in range(length))
         for number, (name, length) in enumerate(lengths.items())
     }
     listed = {name: [spoken] for name, spoken in roles.items()}
@@ -34,7 +34,7 @@ def load(name: str, path: Path) -> Data:
 
 
 def joined(rows: torch.Tensor) -> str:
-    return "".join(text.ALPHABET[i] for i in rows.flatten())
+    return "".join(leaf.ALPHABET[i] for i in rows.flatten())
 
 
 def test_each_role_is_cut_in_time_and_every_character_is_predicted_once(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_other_files_and_lengths_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.exists(), reason="the file of roles is not there")
 def test_the_real_file_has_the_sizes_of_the_page() -> None:
-    first, others = plays.parts(text.read_in_order(REAL))
+    first, others = leaf.parts(leaf.read_in_order(REAL))
     characters = [sum(map(len, part.values())) for part in (first, others)]
     assert (len(first), len(others), *characters) == (217, 92, 667_591, 359_962)
     assert {"ROMEO", "CORIOLANUS", "GLOUCESTER", "Messenger"} <= first.keys()

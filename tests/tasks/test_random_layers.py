@@ -49,7 +49,7 @@ def test_the_counter_has_step_layer_and_evaluation() -> None:
     wanted = torch.from_numpy((halves >> 8).astype(np.float32)) / 2**24
     found = draws(tensor(words), torch.tensor(7), 17, layer=2, evaluation=5)
     assert torch.equal(found, wanted[:17])
-    by_tensors = _philox(torch.arange(3) + 1, words, torch.tensor(7), 2, 5).reshape(-1)[:9]
+    by_tensors = _philox(torch.arange(3) + 1, tensor(words), torch.tensor(7), 2, 5)[:9]
     assert torch.equal(by_tensors, torch.from_numpy(raw.view(np.int64)))
     assert torch.equal(draws(tensor(words), torch.tensor(0), 17), uniform(words, 17))
 

@@ -13,10 +13,10 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
 from gossamer.tasks import nets
-from gossamer.tasks.data import image_sets, text
-from gossamer.tasks.data.images import ImageSet, Norm
-from gossamer.tasks.data.readers import cifar
-from gossamer.tasks.data.readers.base import Facts
+from gossamer.tasks.data import image_sets, leaf
+from gossamer.tasks.data.cifar import read_cifar
+from gossamer.tasks.data.image_sets import ImageSet, Norm
+from gossamer.tasks.data.readers import Facts
 from helpers.narrow import present
 from helpers.small_files import (
     COLOUR,
@@ -92,7 +92,7 @@ def test_a_binary_cifar_is_read_only_when_it_is_whole(tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.bin" for i in range(6)]
     for path, (x, y) in zip(paths, parts, strict=True):
         path.write_bytes(records(x, y))
-    train, test = cifar.read(paths, facts)
+    train, test = read_cifar(paths, facts)
     assert np.array_equal(train.x, COLOUR[0].transpose(0, 3, 1, 2))
     assert np.array_equal(test.x, COLOUR[1].transpose(0, 3, 1, 2))
     assert (train.y.tolist(), test.y.tolist()) == (DIGITS[0].tolist(), DIGITS[1].tolist())
@@ -100,7 +100,7 @@ def test_a_binary_cifar_is_read_only_when_it_is_whole(tmp_path: Path) -> None:
     for length in (0, 1, 3073, len(whole) - 3073, len(whole) - 1):
         paths[2].write_bytes(whole[:length])
         with pytest.raises(ConfigError, match=f"{paths[2]} holds .* bytes, expected 12,292"):
-            cifar.read(paths, facts)
+            read_cifar(paths, facts)
 
 
 def test_a_binary_cifar_100_has_the_coarse_label_first(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_binary_cifar_100_has_the_coarse_label_first(tmp_path: Path) -> None:
     for path, x in zip(paths, COLOUR, strict=True):
         fine = np.arange(len(x), dtype=np.uint8) + 70
         path.write_bytes(records(x, np.full(len(x), 19, dtype=np.uint8), fine))
-    train, test = cifar.read(paths, Facts((3, 32, 32), 100, (TRAIN, TEST)))
+    train, test = read_cifar(paths, Facts((3, 32, 32), 100, (TRAIN, TEST)))
     assert train.y.tolist() == list(range(70, 70 + TRAIN))
     assert np.array_equal(test.x, COLOUR[1].transpose(0, 3, 1, 2))
 
@@ -176,8 +176,8 @@ def test_leaf_users_have_the_same_number_in_both_folders(tmp_path: Path) -> None
     assert data.shape == (80,)
     assert present(data.train.group).tolist() == [1, 1, 0]
     assert present(data.test.group).tolist() == [0]
-    assert "".join(text.ALPHABET[i] for i in data.train.x[1]) == LINE[1:] + "d"
-    assert [text.ALPHABET[i] for i in data.train.y] == ["d", " ", "!"]
+    assert "".join(leaf.ALPHABET[i] for i in data.train.x[1]) == LINE[1:] + "d"
+    assert [leaf.ALPHABET[i] for i in data.train.y] == ["d", " ", "!"]
 
 
 def test_roles_are_cut_into_windows_and_split_in_time(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_roles_are_cut_into_windows_and_split_in_time(tmp_path: Path) -> None:
     whole = [(hamlet[i : i + 80], hamlet[i + 80]) for i in range(81)]
     x = torch.cat([data.train.x[1:], data.test.x])
     y = torch.cat([data.train.y[1:], data.test.y])
-    assert [("".join(text.ALPHABET[i] for i in a), text.ALPHABET[b]) for a, b in zip(x, y, strict=True)] == whole
+    assert [("".join(leaf.ALPHABET[i] for i in a), leaf.ALPHABET[b]) for a, b in zip(x, y, strict=True)] == whole
 
 
 def test_a_stride_takes_every_so_manyth_sample(tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def test_a_stride_takes_every_so_manyth_sample(tmp_path: Path) -> None:
 
 
 def test_the_alphabet_has_80_characters_and_others_are_spaces() -> None:
-    assert len(set(text.ALPHABET)) == len(text.ALPHABET) == 80
-    assert text.encode(text.ALPHABET).tolist() == list(range(80))
-    assert {text.ALPHABET[i] for i in text.encode("$é\t\x00\u20ac\U0001f642")} == {" "}
+    assert len(set(leaf.ALPHABET)) == len(leaf.ALPHABET) == 80
+    assert leaf.encode(leaf.ALPHABET).tolist() == list(range(80))
+    assert {leaf.ALPHABET[i] for i in leaf.encode("$é\t\x00\u20ac\U0001f642")} == {" "}
 
 
 def test_an_lstm_learns_from_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,9 @@ from gossamer.tasks.data import (
     Slices,
     Split,
 )
-from gossamer.tasks.data.class_draws import draw_until_empty
 from gossamer.tasks.data.partition import NOBODY, Index, even, order_of, ranges
-from gossamer.tasks.data.partitioners import Rule
-from gossamer.tasks.data.splits import top_up
-from gossamer.tasks.data.strata import ranks, strata
+from gossamer.tasks.data.partitioners import Rule, draw_until_empty
+from gossamer.tasks.data.splits import ranks, strata, top_up
 from helpers.narrow import present
 
 Case = tuple[Rule, Data, int, Key]

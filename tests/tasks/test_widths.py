@@ -18,13 +18,12 @@ from gossamer.core.random import fold, key, permutation
 from gossamer.core.types import Params, Part
 from gossamer.fleet.capacity import held
 from gossamer.parts.solvers import SGD
-from gossamer.parts.views import BoundView, WidthSlice
+from gossamer.parts.views import View, WidthSlice
 from gossamer.tasks.nets import NETS, build
-from gossamer.tasks.nets.resnet import resnet18
+from gossamer.tasks.nets.images import resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import Axis, Factor, Widths, derive, ties
-from gossamer.tasks.widths.elastic import stretch
-from gossamer.tasks.widths.opened import opened
+from gossamer.tasks.widths.elastic import opened, stretch
 from helpers.narrow import present
 
 SHAPES = {
@@ -747,7 +746,7 @@ def objective(network: Callable[[], nn.Module], x: Tensor) -> Objective:
     return Objective(Task.of(network, (x, y), (x, y), clients=1), "cpu", key(1))
 
 
-def bound(view: WidthSlice, to: Objective) -> BoundView:
+def bound(view: WidthSlice, to: Objective) -> View:
     return compose(view, SGD()).bind(to).training.view
 
 

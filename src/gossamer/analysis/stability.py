@@ -32,7 +32,6 @@ from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.runs.report.scores import ACCURACY, Score
 from gossamer.runs.report.text import number, table
-from gossamer.tasks.data.partition import Index
 from gossamer.tasks.losses import cross_entropy
 from gossamer.tasks.metrics import Metric
 from gossamer.tasks.objective import Objective
@@ -197,7 +196,14 @@ class TrackedRun(NamedTuple):
         def take(record: dict[str, Any]) -> None:
             if score in record:
                 params = run.client_params(0) if method.pooled else run.deployed()
-                snapshots.append(_snapshot(record["round"], params, judge))
+                held = torch.from_numpy(judge.task.split.train_index).to(judge.device)
+                test = judge.task.data.test.to(judge.device).read(slice(None))
+                train, tested = (judge.evaluate(params, x, y) for x, y in (judge.samples.read(held), test))
+                model = {name: params[name].cpu().double().clone() for name in judge.trained}
+                assert tested.rows[0] is not None
+                losses, metric = torch.from_numpy(tested.rows[0][:, 0]), Score(**judge.task.metrics[1].describe())
+                found = Snapshot(record["round"], model, losses, train.values(), tested.values(), metric)
+                snapshots.append(found)
 
         run.run(None, take)
         return cls(tuple(snapshots), str(run.choice["executor"]))
@@ -235,7 +241,8 @@ def stability(
     """
     settings = Options(**options)
     require((settings.validate is None, "stability: leave out validate, because a held-out sample has no effect"))
-    _check_method(method)
+    if not (method.shared or method.pooled):
+        raise ConfigError("stability: this method has no global model, only personalized models")
     swaps = choose_swaps(task, replaced, repeats, fold(key(settings.seed), "stability"), newcomer)
     say(f"run 1 of {len(swaps) + 1}: all original samples")
     plain = TrackedRun.of(method, task, settings)
@@ -244,9 +251,25 @@ def stability(
     for turn, swap in enumerate(swaps, 2):
         say(f"run {turn} of {len(swaps) + 1}: client {swap.client}, sample {swap.sample}, by test sample {swap.by}")
         others.append(TrackedRun.of(method, swapped(task, swap), settings).differences(plain, swap))
-    return Stability(
-        swaps, tuple(_moment(snapshot, found) for snapshot, *found in zip(plain.snapshots, *others, strict=True))
-    )
+    moments = []
+    for snapshot, *found in zip(plain.snapshots, *others, strict=True):
+        (train_loss, train_score), (test_loss, test_score) = snapshot.train, snapshot.test
+        distance, difference, at_new = (sum(values) / len(found) for values in zip(*found, strict=True))
+        moments.append(
+            Moment(
+                round=snapshot.round,
+                distance=distance,
+                loss_difference=difference,
+                newcomer_difference=at_new,
+                train_loss=train_loss,
+                test_loss=test_loss,
+                train_score=train_score,
+                test_score=test_score,
+                distances=tuple(each.distance for each in found),
+                metric=snapshot.metric,
+            )
+        )
+    return Stability(swaps, tuple(moments))
 
 
 def growth(make: Callable[[Any], Method], capacities: Iterable[Any], task: Task, **options: Any) -> Growth:
@@ -267,8 +290,15 @@ def choose_swaps(
     )
     given = [replaced[turn % len(replaced)] if replaced else None for turn in range(count)]
     swaps = [_filled(task, wanted, fold(at, turn), newcomer) for turn, wanted in enumerate(given)]
+    tests = len(task.data.test)
     for swap in swaps:
-        _check_swap(task, swap)
+        _check_client(task, swap.client)
+        held = len(task.split.train(swap.client))
+        there = f"replaced: client {swap.client} has the samples 0 to {held - 1}, got {swap.sample}"
+        require(
+            (0 <= swap.sample < held, there),
+            (0 <= swap.by < tests, f"replaced: the test sample must be from 0 to {tests - 1}, got {swap.by}"),
+        )
     return tuple(swaps)
 
 
@@ -276,49 +306,22 @@ def _filled(task: Task, wanted: int | Swap | None, at: Key, newcomer: Newcomer) 
     if isinstance(wanted, Swap):
         return wanted
     draws = uniform(at, 3, dtype=torch.float64).tolist()
-    client = _drawn_client(task, draws[0], newcomer) if wanted is None else wanted
+    if wanted is None:  # one of the clients that have a training sample and a possible replacement
+        replaceable = (task.split.sizes() > 0) & ((np.diff(task.split.test_start) > 0) | (newcomer == "any"))
+        able = np.flatnonzero(replaceable)
+        require((len(able) > 0, "no client has both training and test samples of its own: use newcomer=any"))
+        wanted = int(able[int(draws[0] * len(able))])
+    client = wanted
     _check_client(task, client)
-    fresh = _fresh(task, client, newcomer)
+    fresh = task.split.test(client) if newcomer == "own" else np.arange(len(task.data.test))
     require((len(fresh) > 0, f"replaced: client {client} has no test samples: name one, or use newcomer=any"))
     held = len(task.split.train(client))
     return Swap(client, int(draws[1] * held), int(fresh[int(draws[2] * len(fresh))]))
 
 
-def _fresh(task: Task, client: int, newcomer: Newcomer) -> Index:
-    """Return the test samples of which one may replace a training sample of a client."""
-    return task.split.test(client) if newcomer == "own" else np.arange(len(task.data.test))
-
-
-def _drawn_client(task: Task, draw: float, newcomer: Newcomer) -> int:
-    """Draw one of the clients that have a training sample and a possible replacement."""
-    split = task.split
-    replaceable = (split.sizes() > 0) & ((np.diff(split.test_start) > 0) | (newcomer == "any"))
-    able = np.flatnonzero(replaceable)
-    require((len(able) > 0, "no client has both training and test samples of its own: use newcomer=any"))
-    return int(able[int(draw * len(able))])
-
-
 def _check_client(task: Task, client: int) -> None:
     last = task.clients - 1
     require((0 <= client <= last, f"replaced: client must be from 0 to {last}, got {client}"))
-
-
-def _check_swap(task: Task, swap: Swap) -> None:
-    _check_client(task, swap.client)
-    tests = len(task.data.test)
-    held = len(task.split.train(swap.client))
-    require(
-        (
-            0 <= swap.sample < held,
-            f"replaced: client {swap.client} has the samples 0 to {held - 1}, got {swap.sample}",
-        ),
-        (0 <= swap.by < tests, f"replaced: the test sample must be from 0 to {tests - 1}, got {swap.by}"),
-    )
-
-
-def _check_method(method: Method) -> None:
-    if not (method.shared or method.pooled):
-        raise ConfigError("stability: this method has no global model, only personalized models")
 
 
 def swapped(task: Task, swap: Swap) -> Task:
@@ -329,36 +332,8 @@ def swapped(task: Task, swap: Swap) -> Task:
     return replace(task, data=replace(task.data, train=replace(train, x=x, y=y)))
 
 
-def _moment(snapshot: Snapshot, differences: Sequence[Difference]) -> Moment:
-    (train_loss, train_score), (test_loss, test_score) = snapshot.train, snapshot.test
-    distance, difference, newcomer = (sum(values) / len(differences) for values in zip(*differences, strict=True))
-    return Moment(
-        round=snapshot.round,
-        distance=distance,
-        loss_difference=difference,
-        newcomer_difference=newcomer,
-        train_loss=train_loss,
-        test_loss=test_loss,
-        train_score=train_score,
-        test_score=test_score,
-        distances=tuple(each.distance for each in differences),
-        metric=snapshot.metric,
-    )
-
-
 def _losses(task: Task, output: Tensor, y: Tensor) -> Tensor:
     """Return the loss of each sample."""
     if task.loss is cross_entropy and y.dim() == 1:
         return F.cross_entropy(output, y, reduction="none").double()
     return torch.stack([task.loss(output[i : i + 1], y[i : i + 1]) for i in range(len(y))]).double()
-
-
-def _snapshot(round_: int, params: Params, judge: Objective) -> Snapshot:
-    task = judge.task
-    held = torch.from_numpy(task.split.train_index).to(judge.device)
-    test = task.data.test.to(judge.device).read(slice(None))
-    train, tested = (judge.evaluate(params, x, y) for x, y in (judge.samples.read(held), test))
-    model = {name: params[name].cpu().double().clone() for name in judge.trained}
-    assert tested.rows[0] is not None
-    losses, score = torch.from_numpy(tested.rows[0][:, 0]), Score(**task.metrics[1].describe())
-    return Snapshot(round_, model, losses, train.values(), tested.values(), score)

@@ -14,13 +14,12 @@ from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign, settable
 from gossamer.core.adapter import Adapter
-from gossamer.core.codec import CarryCodec, Codec
+from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
 from gossamer.core.method import Method
 from gossamer.core.parametrization import Weights
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
@@ -41,15 +40,14 @@ from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.secure import PROTOCOLS
 from gossamer.parts.servers.robust import PLAIN, RULES
-from gossamer.parts.servers.robust.rule import Rule
-from gossamer.parts.servers.robust.server import Robust
+from gossamer.parts.servers.robust.server import Robust, Rule
 from gossamer.parts.solvers import SOLVERS
+from gossamer.tasks.batch_norms import STATISTICS
 from gossamer.tasks.data.datasets import DATASETS, load
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data
 from gossamer.tasks.nets import build, check_name
-from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import Task, deal, task_at
 
 T = TypeVar("T")
@@ -189,7 +187,7 @@ def _gone(method: Method, made: Method, replaced: Sequence[str]) -> dict[str, se
 
 def _names(part: Any) -> set[str]:
     """Return the names of the fields of a part, and of the parts in it."""
-    return {field.name for each in (part, *parts(part)) if is_dataclass(each) for field in fields(each)}
+    return {field.name for each in (part, *parts(part)) if is_dataclass(each) for field in fields(each) if field.init}
 
 
 def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> Method:
@@ -204,7 +202,7 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
         mistakes.note(f"{' and '.join(map(_word, silent))}: {request.method} sends nothing")
     if found.get("codec") and method.parametrization != Weights():
         mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
-    if found.get("codec") and isinstance(method.codec, CarryCodec):
+    if found.get("codec") and method.codec.takes_carry(method.solver):
         mistakes.note(f"--codec: {request.method} sends scalars of its solver, which have their own codec")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can encode a small update, not a model")
@@ -254,9 +252,8 @@ def _of_fields(found: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lifted(part: Any) -> Any:
     """Apply a codec to the weights alone, unless it takes the whole model, or its noise must protect all of it."""
-    return (
-        OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)) else part
-    )
+    lifted = isinstance(part, Codec) and not (isinstance(part, (Dense, OnWeights)) or part.private)
+    return OnWeights(part) if lifted else part
 
 
 def _called(

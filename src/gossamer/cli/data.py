@@ -12,7 +12,7 @@ from gossamer.core.specs import usage
 from gossamer.runs.report import text
 from gossamer.tasks.data.datasets import DATASETS
 from gossamer.tasks.data.partitioners import SPLITS
-from gossamer.tasks.data.picture import draw, table
+from gossamer.tasks.data.splits import draw, table
 from gossamer.tasks.nets import NETS
 
 

@@ -142,7 +142,7 @@ def meanings(recipe: Recipe) -> dict[str, str]:
 
 def parts(whole: Any) -> Iterator[Any]:
     """Yield the parts of a method, recursively; those of earlier exchanges come last."""
-    fields = dataclasses.fields(whole) if dataclasses.is_dataclass(whole) else ()
+    fields = [field for field in dataclasses.fields(whole) if field.init] if dataclasses.is_dataclass(whole) else []
     for part in reversed(whole) if isinstance(whole, tuple) else (getattr(whole, field.name) for field in fields):
         yield part
         yield from parts(part)

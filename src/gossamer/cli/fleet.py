@@ -12,8 +12,7 @@ from gossamer.cli.parser import Parser
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, Mistakes, require
 from gossamer.core.specs import unknown
-from gossamer.fleet.converters import ConvertedTrace, read_fedscale, read_fedscale_capacity, read_flash
-from gossamer.fleet.converters.fedscale_capacity import SAMPLE_FLOPS
+from gossamer.fleet.converters import SAMPLE_FLOPS, ConvertedTrace, read_fedscale, read_fedscale_capacity, read_flash
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.presets import PRESETS
 from gossamer.fleet.summary import summarise

@@ -10,7 +10,7 @@ from gossamer.cli.request import Request
 from gossamer.core.errors import Mistakes
 from gossamer.methods.secure import secure_changes
 from gossamer.runs.report.text import count
-from gossamer.tasks.static_norms import static_norms
+from gossamer.tasks.batch_norms import static_norms
 from gossamer.tasks.task import Task
 
 WARMUP = "warmup"

@@ -11,6 +11,7 @@ from gossamer.cli.common import warn
 from gossamer.cli.request import Request
 from gossamer.core.errors import GossamerError
 from gossamer.core.random import key
+from gossamer.core.view import CHANGE
 from gossamer.runs.checkpoint import read_split
 from gossamer.runs.records import read_about
 from gossamer.runs.report import Folder, page
@@ -69,7 +70,7 @@ def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | No
         named = (data, request.model, request.split or data.split, split, request.statistics)
         task = whole_task(request.task) if request.task else Task.of_data(*named)
         objective = Objective(task.adapted(method.adapter), "cpu", key(seed))
-        view = method.bind(objective).training.view_memory
+        view = method.bind(objective).training.view
     except (GossamerError, ModuleNotFoundError):
         return None
-    return view.first if view is not None and method.describe() == about["method"] else None
+    return view.first if view.section == CHANGE and method.describe() == about["method"] else None

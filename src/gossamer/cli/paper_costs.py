@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.analysis.theory.paper_costs import count_of, paper_costs
+from gossamer.analysis.theory.costs import count_of, paper_costs
 from gossamer.cli.rebuild import rebuild
 from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError

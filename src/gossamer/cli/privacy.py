@@ -11,7 +11,7 @@ from gossamer.cli.parser import Parser
 from gossamer.cli.spent import spent
 from gossamer.core.errors import Mistakes, require
 from gossamer.core.privacy import Guarantee, Participation, Sampling
-from gossamer.parts.codecs.private.bound import honest, of_share
+from gossamer.parts.codecs.private import honest, of_share
 from gossamer.parts.privacy.accounting import ANYBODY, Accountant, SampledGaussian, dp_sgd, gaussian
 from gossamer.parts.privacy.budget import calibrate, usual_delta
 from gossamer.parts.secure import SecAgg

@@ -8,7 +8,7 @@ from gossamer.cli.request import Request
 from gossamer.core.method import Method
 from gossamer.engines.anomalies import FEWEST
 from gossamer.parts.downlinks.delta import Delta
-from gossamer.parts.servers.mean import Mean
+from gossamer.parts.servers.mean import WeightedMean
 from gossamer.parts.servers.robust import PLAIN
 
 DEPLOYED_SERVER = "clip:median,multiple=3"
@@ -54,7 +54,7 @@ def _against(request: Request, method: Method, cohort: int) -> str:
         return "--dp central clips them"
     if cohort < FEWEST:
         return f"it needs rounds with at least {FEWEST} clients, and a round has {cohort}"
-    if not isinstance(server, Mean) or not server.takes_any_mean():
+    if not (isinstance(server, WeightedMean) and server.takes_any_mean):
         return f"{request.method} does not aggregate them by a plain mean"
     if isinstance(down, Delta) and down.codec is None:
         return "with --down delta, clients repeat the aggregation"

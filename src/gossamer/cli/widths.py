@@ -8,7 +8,7 @@ from gossamer.core.errors import Mistakes, require
 from gossamer.core.random import key
 from gossamer.fleet.capacity import SHARES
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.width_slice import tried
+from gossamer.parts.views.sliced import tried
 from gossamer.runs.report import text
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import Widths

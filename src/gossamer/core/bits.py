@@ -1,4 +1,10 @@
-"""Pack bits, codes of a few bits, and trits into bytes, and unpack them, on any device. The first is the lowest."""
+"""Pack bits, codes of a few bits, and trits into bytes, and unpack them, on any device. The first is the lowest.
+
+All functions work along the last dimension: the entries of one message are a vector, those of a group a matrix with a
+row per message. A row of bytes is what its message alone would be.
+"""
+
+import functools
 
 import numpy as np
 import torch
@@ -18,18 +24,16 @@ def bits(flags: Tensor) -> Tensor:
     tensor([5], dtype=torch.uint8)
     """
     if flags.device.type == "cpu":  # NumPy is ten times faster than torch here
-        return torch.from_numpy(np.packbits(flags.numpy(), bitorder="little"))
-    full = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8, device=flags.device)
-    full[: len(flags)] = flags
-    return (full.view(-1, 8) << _shifts(flags.device)).sum(1, dtype=torch.uint8)
+        return torch.from_numpy(np.packbits(flags.numpy(), axis=-1, bitorder="little"))
+    return (_filled(flags, 8) << _shifts(flags.device)).sum(-1, dtype=torch.uint8)
 
 
 def unbits(packed: Tensor, count: int) -> Tensor:
     """Unpack ``count`` booleans from ``bits``. ``packed`` must have exactly the bytes that they take."""
     if packed.device.type == "cpu":
-        return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little")).view(torch.bool)
-    flags = ((packed.view(-1, 1) >> _shifts(packed.device)) & 1).view(-1).bool()
-    return flags[:count]
+        found = np.unpackbits(packed.numpy(), axis=-1, count=count, bitorder="little")
+        return torch.from_numpy(found).view(torch.bool)
+    return ((packed.unsqueeze(-1) >> _shifts(packed.device)) & 1).flatten(-2)[..., :count].bool()
 
 
 def numbers(flags: Tensor, dtype: torch.dtype) -> Tensor:
@@ -50,9 +54,22 @@ def expect_bits(payload: Payload, name: str, count: int) -> Tensor:
 def expect_packed(payload: Payload, name: str, count: int) -> Tensor:
     """Return the same, still packed."""
     packed = expect(payload, name, torch.uint8, -(-count // 8))
-    if count % 8 and bool(packed[-1] >> (count % 8)):
+    if count % 8 and _last(packed) >= 1 << count % 8:
         raise PayloadError(f"{name!r} has ones after its {count:,} bits")
     return packed
+
+
+def _last(packed: Tensor) -> int:
+    """Return the largest last byte of a row."""
+    return int(packed[..., -1].max())
+
+
+def _filled(values: Tensor, each: int) -> Tensor:
+    """Return numbers as uint8, as many rows of ``each`` as they take, with zeros after the last."""
+    rows = -(-values.shape[-1] // each)
+    full = torch.zeros(*values.shape[:-1], rows * each, dtype=torch.uint8, device=values.device)
+    full[..., : values.shape[-1]] = values
+    return full.view(*values.shape[:-1], rows, each)
 
 
 def _shifts(device: torch.device) -> Tensor:
@@ -67,30 +84,27 @@ def codes(values: Tensor, width: int) -> Tensor:
     >>> codes(torch.tensor([1, 2, 7]), 3)
     tensor([209,   1], dtype=torch.uint8)
     """
-    full = torch.zeros(-(-len(values) // 8) * 8, dtype=torch.uint8, device=values.device)
-    full[: len(values)] = values
-    words = full.view(torch.int64)  # torch runs on little-endian machines
+    words = _filled(values, 8).view(torch.int64)  # [..., words, 1]; torch runs on little-endian machines
     for low, high, gap in _moves(width):
         words = words & low | words >> gap & high
-    return words.view(torch.uint8).view(-1, 8)[:, :width].reshape(-1)[: code_bytes(len(values), width)]
+    packed = words.view(torch.uint8)[..., :width].flatten(-2)
+    return packed[..., : code_bytes(values.shape[-1], width)].contiguous()
 
 
 def uncodes(packed: Tensor, width: int, count: int) -> Tensor:
     """Unpack ``count`` numbers from ``codes``, as uint8. ``packed`` must have exactly the bytes that they take."""
-    words = torch.zeros(-(-count // 8), 8, dtype=torch.uint8, device=packed.device)
-    full = torch.zeros(len(words) * width, dtype=torch.uint8, device=packed.device)
-    full[: len(packed)] = packed
-    words[:, :width] = full.view(-1, width)
-    spread = words.view(torch.int64).view(-1)
+    words = torch.zeros(*packed.shape[:-1], -(-count // 8), 8, dtype=torch.uint8, device=packed.device)
+    words[..., :width] = _filled(packed, width)
+    spread = words.view(torch.int64)
     for low, high, gap in reversed(_moves(width)):
         spread = spread & low | (spread & high) << gap
-    return spread.view(torch.uint8)[:count]
+    return spread.view(torch.uint8).flatten(-2)[..., :count].contiguous()
 
 
 def expect_codes(payload: Payload, name: str, width: int, count: int) -> Tensor:
     """Return ``count`` numbers of ``width`` bits from a payload. Refuse a wrong number of bytes, and padding."""
     packed = expect(payload, name, torch.uint8, code_bytes(count, width))
-    if (used := count * width % 8) and bool(packed[-1] >> used):
+    if (used := count * width % 8) and _last(packed) >= 1 << used:
         raise PayloadError(f"{name!r} has ones after its {count * width:,} bits")
     return uncodes(packed, width, count)
 
@@ -117,16 +131,15 @@ def trits(signs: Tensor) -> Tensor:
     >>> trits(torch.tensor([1, 0, -1]))
     tensor([19], dtype=torch.uint8)
     """
-    full = torch.zeros(-(-len(signs) // TRITS) * TRITS, dtype=torch.uint8, device=signs.device)
-    full[: len(signs)] = signs % 3
-    return (full.view(-1, TRITS) * _powers(signs.device)).sum(1, dtype=torch.uint8)
+    digits = _filled(signs.to(torch.int8), TRITS)  # -1 is 255, and 255 + 3 is 2
+    digits = digits + (digits >> 7) * 3
+    return (digits.to(torch.float32) @ _powers(signs.device)).to(torch.uint8)  # exact: whole numbers up to 242
 
 
 def untrits(packed: Tensor, count: int) -> Tensor:
     """Unpack ``count`` integers from ``trits``, as int8. ``packed`` must have exactly the bytes that they take."""
-    digits = packed.view(-1, 1) // _powers(packed.device) % 3
-    signs = torch.where(digits == 2, -1, digits.to(torch.int8))
-    return signs.view(-1)[:count]
+    found = _signs(packed.device).index_select(0, packed.reshape(-1).int())
+    return found.view(*packed.shape[:-1], TRITS * packed.shape[-1])[..., :count].contiguous()
 
 
 def expect_trits(payload: Payload, name: str, count: int) -> Tensor:
@@ -134,10 +147,20 @@ def expect_trits(payload: Payload, name: str, count: int) -> Tensor:
     packed = expect(payload, name, torch.uint8, -(-count // TRITS))
     if bool((packed >= 3**TRITS).any()):
         raise PayloadError(f"{name!r} has a byte above {3**TRITS - 1}, which is not {TRITS} trits")
-    if count % TRITS and int(packed[-1]) >= 3 ** (count % TRITS):
+    if count % TRITS and _last(packed) >= 3 ** (count % TRITS):
         raise PayloadError(f"{name!r} has nonzero padding after its {count:,} trits")
     return untrits(packed, count)
 
 
+@functools.cache
 def _powers(device: torch.device) -> Tensor:
-    return torch.tensor([3**digit for digit in range(TRITS)], dtype=torch.uint8, device=device)
+    return torch.tensor([3.0**digit for digit in range(TRITS)], device=device)
+
+
+@functools.cache
+def _signs(device: torch.device) -> Tensor:
+    """Return the integers of each byte."""
+    digits = [[byte // 3**digit % 3 for digit in range(TRITS)] for byte in range(256)]
+    return torch.tensor(
+        [[-1 if digit == 2 else digit for digit in row] for row in digits], dtype=torch.int8, device=device
+    )

@@ -20,38 +20,21 @@ import torch
 from torch import Tensor
 
 from gossamer.core import sections, tree, wire
-from gossamer.core.codec import (
-    Codec,
-    CodecMemory,
-    MeasuredCodec,
-    SideInformation,
-    StraightThrough,
-    carry_codec,
-    centred,
-    checked,
-    folds_decoded,
-    informed,
-    memory_of,
-    of_client,
-    sums_of,
-    surrogate_of,
-)
+from gossamer.core.codec import Coding, centred, checked
 from gossamer.core.delivery import counted
 from gossamer.core.downlink import NEVER, downlink_of
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
-from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
+from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section, Sections
 from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key, round_purpose
 from gossamer.core.method import Exchange
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, Purpose, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
-from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient, SummingServer
-from gossamer.core.solver import memory_of as solver_memory_of
+from gossamer.core.solver import Solver
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import ReadArrays, check_names, check_samples, check_values
-from gossamer.core.view import DescribedView, ViewMemory
+from gossamer.core.view import CHANGE, PART
 from gossamer.core.wire import NOTHING, Body, Frame
 
 
@@ -69,38 +52,34 @@ class BoundExchange:
         self.exchange, self.number, self.last = exchange, number, last
         self.view = exchange.view.bind(context)
         self.context = replace(context, exchange=replace(exchange, view=self.view))
+        exchange.solver.check(self.context)
         self.solver, self.server = exchange.solver.bind(self.context), exchange.server.bind(self.context)
         self.codec = exchange.codec.bind(self.context)
         self.send, self.shared = exchange.send, exchange.send != "nothing"
-        self.outline = context.network.outline()
+        self.outline, self.layout = context.network.outline(), self.context.layout
+        self._solvers = dict[Layout, Solver]()
+        self.solver = self.solver_on(self.layout)
         self.labels = OwnLabels.of(getattr(self.view, "widths", None), context) if exchange.labels == "own" else None
-        self.view_memory = self.view if isinstance(self.view, ViewMemory) else None
-        self.described = self.view if isinstance(self.view, DescribedView) else None
-        self.per_client = self.server if isinstance(self.server, ModelPerClient) else None
-        self.measured = self.server if isinstance(self.server, MeasuredServer) else None
-        self.codec_memory, self.solver_memory = memory_of(self.codec), solver_memory_of(self.solver)
-        self.surrogate, self.sums = surrogate_of(self.codec), sums_of(self.codec)
-        self.carried = carry_codec(self.codec)
-        self.measured_codec = self.codec if isinstance(self.codec, MeasuredCodec) else None
-        self.broadcasts = self.shared and self.view.common and self.per_client is None
-        telling = self.view_memory or self.described
-        of_view = (Section(telling.section),) if telling else ()
+        self.per_client = self.server.home(0).owner is not None  # whether the server keeps a model for each client
+        self.carried = self.codec.takes_carry(self.solver)
+        self.broadcasts = self.shared and self.view.common and not self.per_client
+        of_view = (Section(self.view.section),) if self.view.section else ()
         self.down = downlink_of(exchange.down).bind(self)
         self.sent_sections = [section for section in self.server.sections if section.name not in self.down.supplied]
         self.secure = BoundSecure(self, exchange.secure) if exchange.secure else None
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
         others = {"down": self.down.sections, **({"secure": self.secure.sections} if self.secure else {})}
         # Uploads say nothing about a single client. So nothing else that it sends may: neither samples nor losses.
-        self.hides = self.secure is not None or isinstance(self.codec, PrivatePart)
+        self.hides = self.secure is not None or self.codec.private
         self.envelope = Envelope.of(number, repr(self.codec), self.down.name, {**parts, **others})
         self._names = set[frozenset[str]]()  # the names of the arrays of payloads that were decoded
-        self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
+        self.first = tree.move(self.codec.init(Layout.of(self.outline)), context.network.device)
         self._check()
 
     def _check(self) -> None:
         """Refuse combinations of parts that no single part can detect."""
         marked = next((name for name in self.outline if name.startswith(sections.MARK)), None)
-        stateful = bool(self.first) or self.view_memory is not None or bool(self.solver_memory is self.solver)
+        stateful = bool(self.first) or self.view.section == CHANGE or self.solver.stateful
         require(
             (
                 marked is None,
@@ -109,7 +88,7 @@ class BoundExchange:
             (self.last or not stateful, "only the last exchange of a round may have parts with client state"),
             (self.last or self.secure is None, "only the last exchange of a round may have secure aggregation"),
             (
-                self.carried is None or self.send == "change",
+                not self.carried or self.send == "change",
                 f"{type(self.exchange.codec).__name__} encodes a change of the model, got send={self.send!r}",
             ),
         )
@@ -118,20 +97,19 @@ class BoundExchange:
 
     def check_cohort(self, clients: int) -> None:
         """Raise ``ConfigError`` if the server or secure aggregation needs more clients per round than these."""
-        if isinstance(self.server, CohortServer):
-            self.server.check_cohort(clients)
+        self.server.check_cohort(clients)
         if self.secure is not None:
             self.secure.protocol.check_cohort(clients)
 
     def unmixable(self) -> str:
         """Return why updates from several versions of the model cannot be aggregated together; empty if they can."""
-        name = type(self.server).__name__.removeprefix("Bound")
+        name = type(self.server).__name__
         reasons = (
             (self.send != "change", "it does not send changes of the model, which can be scaled by their staleness"),
-            (self.per_client is not None, f"{name} keeps a model per client, which moves from round to round"),
+            (self.per_client, f"{name} keeps a model per client, which moves from round to round"),
             (self.codec.common, "its codec has a key that all clients of a round share"),
-            (isinstance(self.server, SummingServer), f"{name} decodes the sum of a round's messages, not each of them"),
-            (isinstance(self.server, PrivatePart), f"{name} guarantees privacy for one update per client and round"),
+            (self.server.sums_codes, f"{name} decodes the sum of a round's messages, not each of them"),
+            (self.server.private, f"{name} guarantees privacy for one update per client and round"),
             (self.down.versioned, "its downlink continues from the version that a client holds, round by round"),
             (self.secure is not None, "its uploads are summed before the server sees them"),
         )
@@ -139,7 +117,7 @@ class BoundExchange:
 
     def home(self, client: int) -> Assignment:
         """Return the assignment with which a client downloads the model that it deploys."""
-        return self.per_client.home(client) if self.per_client else GLOBAL
+        return self.server.home(client)
 
     def key(self, key: Key) -> Key:
         """Return the key of the exchange, given the key of the round."""
@@ -256,8 +234,8 @@ class BoundExchange:
         sent = self._part(self.view.sent, found.models[0], clock, mine, memory, to.owner)
         layout = sent.layout(found.models[0])
         packed = sections.pack(written, found.sections, layout, down, self.server, sent.take)
-        if self.described and not sent.whole:
-            packed[self.described.section] = self.described.describe(sent, found.models[0])
+        if self.view.section == PART and not sent.whole:
+            packed[PART] = self.view.describe(sent, found.models[0])
         if to.owner is not None and not self.view.common:
             packed["owner"] = index(to.owner)
         taken = [sent.take(model) for model in self.down.models(state, found.models)] if models else []
@@ -285,61 +263,47 @@ class BoundExchange:
         choice = read_index(unread, "choice", len(models)) if len(models) > 1 else 0
         model = models[choice]
         # A described part belongs to the first of several models: the client has no other.
-        part = self._part(self.view.part, models[0] if self.described else model, clock, mine, memory, to.owner)
+        like = models[0] if self.view.section == PART else model
+        part = self._part(self.view.part, like, clock, mine, memory, to.owner)
         layout = part.layout(model)
         after = self._followed(unread, clock.client, memory, model)
-        start = part.take(model) if isinstance(self.codec, SideInformation) else None
+        ctx = received(layout, up, part, model)
         if self.labels is not None:
             part = self.labels.counting(part, unread, model)
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
-        self._check_names(payload, layout, up, start)
+        self._check_names(payload, ctx)
 
-        arrival = self.arrival(clock.client, part, layout, message.weight, payload, up, start)
+        arrival = self.arrival(clock.client, part, ctx, message.weight, payload)
         arrival = replace(arrival, sections=values, model=model, owner=to.owner)
         return replace(arrival, choice=choice, version=message.version), after
 
-    def _check_names(self, payload: Payload, layout: Layout, up: Key, start: Params | None) -> None:
+    def _check_names(self, payload: Payload, ctx: Coding) -> None:
         """Refuse arrays that the codec does not read. New combinations of names are decoded once to find them."""
         if self.send == "sections":
             check_names(payload, ())
         elif (names := frozenset(payload)) not in self._names:
             read = ReadArrays(payload)
-            sums_of(self.codec if start is None else informed(self.codec, start)).to_sum(read, layout, up)
+            self.codec.to_sum(read, ctx)
             read.check()
             self._names.add(names)
 
-    def arrival(
-        self,
-        client: int,
-        part: Part,
-        layout: Layout,
-        samples: float,
-        payload: Payload,
-        up: Key,
-        start: Params | None = None,
-    ) -> Arrival:
-        """Return a client's update, still encoded.
-
-        ``up`` is the key of its codec, ``start`` what it had received, where the codec needs it.
-        """
-        codec = self.codec if start is None else informed(self.codec, start)
-        sums = self.sums if codec is self.codec else sums_of(codec)
+    def arrival(self, client: int, part: Part, ctx: Coding, samples: float, payload: Payload) -> Arrival:
+        """Return a client's update, still encoded."""
 
         def add(vector: Tensor, weight: float) -> None:
-            codec.fold(vector, payload, layout, up, weight)
+            self.codec.fold(vector, payload, ctx, weight)
 
         def from_sum(mean: Tensor) -> Tensor:
-            return checked(sums.from_sum(mean, layout, up), layout)
+            return checked(self.codec.from_sum(mean, ctx), ctx.layout)
 
-        to_sum, batches = partial(sums.to_sum, payload, layout, up), float(self.solver.batches(int(samples)))
-        arrival = Arrival(client, part, layout, samples, add, batches=batches, payload=payload)
+        to_sum, batches = partial(self.codec.to_sum, payload, ctx), float(self.solver.batches(int(samples)))
+        arrival = Arrival(client, part, ctx.layout, samples, add, batches=batches, payload=payload)
         return replace(arrival, to_sum=to_sum, from_sum=from_sum)
 
     def sum_arrival(self, part: Part, layout: Layout, model: Params, clients: int, up: Key) -> Arrival:
         """Return the arrival that stands for the sum of several clients' updates, without a payload."""
-        start = part.take(model) if isinstance(self.codec, SideInformation) else None
-        return replace(self.arrival(-1, part, layout, float(clients), {}, up, start), model=model)
+        return replace(self.arrival(-1, part, received(layout, up, part, model), float(clients), {}), model=model)
 
     def update(self, arrival: Arrival) -> Tensor | None:
         """Return a client's update as one vector, for comparisons with others; none if the exchange sends no update.
@@ -351,8 +315,8 @@ class BoundExchange:
         if self.send not in ("change", "model") or arrival.to_sum is None:
             return None
         plain = part.whole and self.send == "change"
-        if isinstance(self.server, SummingServer) and (plain or self.sums.sum_size(layout) != layout.size):
-            return centred(self.codec, arrival.to_sum(), layout)
+        if self.server.sums_codes and (plain or self.codec.sum_size(layout) != layout.size):
+            return centred(arrival.to_sum(), self.codec.sum_segments(layout))
         vector = arrival.vector(tree.device(self.outline))
         if self.send == "model":
             vector -= layout.flatten(part.take(arrival.model))
@@ -367,8 +331,8 @@ class BoundExchange:
 
         Afterwards the arrival is as before, so that a server that keeps it does not keep the decoded vector.
         """
-        plain = arrival.part.whole and self.send == "change" and not isinstance(self.server, SummingServer)
-        if not (plain and folds_decoded(self.codec)):
+        plain = arrival.part.whole and self.send == "change" and not self.server.sums_codes
+        if not (plain and self.codec.folds_decoded):
             yield arrival, self.update(arrival)
             return
         known = [arrival.vector(tree.device(self.outline))]
@@ -407,20 +371,18 @@ class BoundExchange:
 
     def _followed(self, unread: SectionArrays, client: int, memory: State | None, model: Params) -> State:
         """Return the client's view state for its next round, as its message says. Empty without view state."""
-        view = self.view_memory
-        if view is None:
+        if self.view.section != CHANGE:
             return {}
-        before = memory or view.first(client)
-        read = ReadArrays(unread.pop(view.section, {}))
-        after = view.follow(before, read, model)
+        before = memory or self.view.first(client)
+        read = ReadArrays(unread.pop(CHANGE, {}))
+        after = self.view.follow(before, read, model)
         read.check()
         return after if after is not before else memory or {}
 
     def measure(self, state: State, acc: Folding, changes: Mapping[int, tuple[State, State]]) -> dict[str, Any]:
         """Return metrics for the round's record. ``changes`` holds the client states before and after the round."""
-        found = self.measured.measure(state, acc.total) if self.measured else {}
-        view = self.view_memory
-        if view is None:
+        found, view = self.server.measure(state, acc.total), self.view
+        if view.section != CHANGE:
             return found
         before = {client: old.get("view") or view.first(client) for client, (old, _) in changes.items()}
         after = {client: new.get("view") or before[client] for client, (_, new) in changes.items()}
@@ -470,13 +432,13 @@ class BoundExchange:
         self, unread: SectionArrays, clock: Clock, mine: Key, memory: State | None, owner: int | None
     ) -> Part:
         """Return the part of the model in a download: as the view computes it, or as the message describes it."""
-        if self.described is None:
+        if self.view.section != PART:
             return self._part(self.view.sent, self.outline, clock, mine, memory, owner)
-        described = unread.pop(self.described.section, None)
+        described = unread.pop(PART, None)
         if described is None:
             return Part()
         read = ReadArrays(described)
-        part = self.described.restore(read, self.outline)
+        part = self.view.restore(read, self.outline)
         read.check()
         return part
 
@@ -501,34 +463,62 @@ class BoundExchange:
         layout = Layout.of(start, part.keep)
         return job._replace(choice=choice, start=start, sections=values, part=part, layout=layout)
 
+    def solver_on(self, layout: Layout) -> Solver:
+        """Return the solver for clients that hold these tensors, which is made once for each layout."""
+        if layout not in self._solvers:
+            self._solvers[layout] = self.solver.on(layout, self.context.trained, self.context.network.device)
+        return self._solvers[layout]
+
+    def solver_sections(self, values: Sections, layout: Layout) -> Sections:
+        """Return the values from the server as the solver reads them: those with shape model as vectors."""
+        shaped = {section.name for section in self.server.sections if section.shape == "model"}
+        return {name: layout.padded(value) if name in shaped else value for name, value in values.items()}
+
     def solver_state(self, job: Job) -> State:
-        """Return the solver's client state for the entries that the client holds."""
-        whole = job.state.get("solver") or self.solver_memory.init(self.context)
-        return each(job.part.take, self.outline, whole)
+        """Return the solver's client state, with vectors of the slice that the client holds."""
+        whole, layout = job.state.get("solver") or self.solver.init(self.context), job.layout.full
+        if job.part.whole:
+            return whole
+        return self._vectors(lambda vector: layout.flatten(job.part.take(self.layout.unflatten(vector))), whole)
 
-    def upload_codec(self, job: Job) -> Codec:
-        """Return the codec of one upload, as the client uses it."""
-        return informed(of_client(self.codec, job.clock.client), job.start)
+    def _kept(self, job: Job, memory: State) -> State:
+        """Return the solver's client state for the whole model, given that for the slice that the client held."""
+        if job.part.whole or not memory:
+            return memory
+        before, layout = job.state.get("solver") or self.solver.init(self.context), job.layout.full
 
-    def upload_memory(self, job: Job) -> CodecMemory:
-        """Return the codec of one upload as a ``CodecMemory``."""
-        codec = self.upload_codec(job)
-        return self.codec_memory if codec is self.codec else memory_of(codec)
+        def put(old: Tensor, new: Tensor) -> Tensor:
+            return self.layout.flatten(job.part.put(self.layout.unflatten(old), layout.unflatten(new)))
 
-    def upload_surrogate(self, job: Job) -> StraightThrough:
-        """Return the codec of one upload as a ``StraightThrough``."""
-        codec = self.upload_codec(job)
-        return self.surrogate if codec is self.codec else surrogate_of(codec)
+        return self._vectors(put, self.solver.skipped(before), memory)
+
+    def _vectors(self, apply: Callable[..., Tensor], nest: State, *others: State) -> State:
+        """Apply a function to the vectors of the model in a nest. Other tensors are the last of ``others``, or kept."""
+        made: State = {}
+        for name, value in nest.items():
+            rest = [other[name] for other in others]
+            if isinstance(value, Mapping):
+                made[name] = self._vectors(apply, dict(value), *rest)
+            else:
+                made[name] = apply(value, *rest) if value.shape[-1:] == (self.layout.size,) else [value, *rest][-1]
+        return made
+
+    def coding(self, job: Job) -> Coding:
+        """Return what the client knows of its upload."""
+        return Coding(job.layout, job.codec_key, lambda: job.layout.flatten(job.start), job.clock.client)
 
     def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
         """Return the client's message, and the client state that ``settle`` completes."""
-        memory, values = self.solver.end(trained.carry, info)
+        memory, values = self.solver_on(job.layout).end(trained.carry, info)
+        if memory and not self.solver.stateful:
+            name = type(self.solver).__name__
+            raise TypeError(f"{name}.end returns client state: declare it, as stateful: ClassVar[bool] = True")
         state = {**without_scratch(job.state), "solver": self._kept(job, memory)}
         if not self.shared:
             return SILENT, {**state, "own": tree.add(job.start, trained.change)}
         payload, layout, figures = Payload(), job.layout, dict[str, float]()
-        if self.carried is not None:
-            payload = self.carried.encode_carry(trained.carry, layout, job.codec_key)
+        if self.carried:
+            payload = self.codec.encode_carry(trained.carry, self.coding(job))
         elif self.send != "sections":
             vector = layout.joined(info.weights if self.send == "model" else trained.change)
             if self.hides and not vector.isfinite().all():
@@ -536,15 +526,22 @@ class BoundExchange:
                 vector = layout.joined(job.start) if self.send == "model" else torch.zeros_like(vector)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
-            payload, after = self.upload_memory(job).encode_with(vector, layout, held, job.codec_key)
-            figures = self.measured_codec.figures(vector, layout, job.codec_key) if self.measured_codec else figures
-            state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
+            ctx = self.coding(job)
+            payload, after = self.codec.encode_with(vector, held, ctx)
+            figures = self.codec.figures(vector, ctx)
+            state["codec"] = each(job.part.put, self.outline, self.codec.skipped(before), after)
+        if shaped := [section.name for section in self.solver.sections if section.shape == "model"]:
+            tensors = {name: layout.full.unflatten(values[name]) for name in shaped if name in values}
+            values = {
+                **values,
+                **{name: {n: own[n] for n in self.context.trained} for name, own in tensors.items()},
+            }
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
         packed |= {"choice": index(job.choice)} if len(job.models) > 1 else {}
         packed |= {"labels": self.labels.packed(job.labels)} if self.labels and job.labels is not None else {}
-        if (view := self.view_memory) is not None:
-            current = job.state.get("view") or view.first(job.clock.client)
-            revised, packed[view.section] = view.revise(current, info, job.clock, fold(job.key, "view"))
+        if self.view.section == CHANGE:
+            current = job.state.get("view") or self.view.first(job.clock.client)
+            revised, packed[CHANGE] = self.view.revise(current, info, job.clock, fold(job.key, "view"))
             state |= {"view": current, "next": revised} if revised is not current else {}
         samples = 1.0 if self.hides else float(trained.samples)
         if self.secure is not None:
@@ -553,13 +550,6 @@ class BoundExchange:
         sent = self.envelope.address("up", job.clock, job.version, samples, body)
         return sent._replace(figures=figures), state
 
-    def _kept(self, job: Job, memory: State) -> State:
-        """Return the solver's client state for the whole model, given that for the part that the client held."""
-        if job.part.whole or not memory:
-            return memory
-        before = self.solver_memory.skipped_state(job.state.get("solver") or self.solver_memory.init(self.context))
-        return each(job.part.put, self.outline, before, memory)
-
     def settle(self, state: State, delivered: bool) -> State:
         """Return the client state to keep, given whether the client's message arrived."""
         if not self.shared:
@@ -567,13 +557,19 @@ class BoundExchange:
         rest = {name: value for name, value in state.items() if name != "next"}
         if delivered and "next" in state:
             rest["view"] = state["next"]
-        rest["solver"] = self.solver_memory.settle(state.get("solver", {}), delivered)
-        rest["codec"] = self.codec_memory.settle(state.get("codec", {}), delivered)
-        return counted(rest, self.codec_memory.retains, delivered)
+        rest["solver"] = self.solver.settle(state.get("solver", {}), delivered)
+        rest["codec"] = self.codec.settle(state.get("codec", {}), delivered)
+        return counted(rest, self.codec.retains, delivered)
 
     def deploy(self, model: Params, state: State, client: int) -> Params:
         """Return the model that a client deploys: its personalized model, its part of ``model``, or ``model``."""
-        own: Params | None = self.solver_memory.deploy(state.get("solver", {})) or state.get("own")
-        if own is not None or not (self.view_memory or self.per_client):
+        personal = self.solver.deploy(state.get("solver", {}))
+        own: Params | None = state.get("own") if personal is None else self.layout.unflatten(personal)
+        if own is not None or not (self.view.section == CHANGE or self.per_client):
             return own or model
         return self.view.part(model, Clock(0, 1, client), Key(0, 0), state.get("view")).take(model)
+
+
+def received(layout: Layout, key: Key, part: Part, model: Params) -> Coding:
+    """Return what the server knows of an upload: the client has received its part of a model."""
+    return Coding(layout, key, lambda: layout.flatten(part.take(model)))

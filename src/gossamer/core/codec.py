@@ -1,60 +1,63 @@
 """Codec interface: compress a vector into a payload, and decompress it.
 
 A codec is a pair of pure functions. The sender calls ``encode``, the receiver calls ``decode``. Both get the same
-``Layout`` (names and shapes of the tensors behind the vector) and the same random key. An exchange has two codecs:
-``codec`` on the uplink and ``down`` on the downlink.
+layout (names and shapes of the tensors behind the vector) and the same random key, in a ``Coding``. An exchange has two
+codecs: ``codec`` on the uplink and ``down`` on the downlink.
 
 A complete codec that sends 16-bit floats:
 
     @dataclass(frozen=True)
     class BFloat16(Codec):
-        def encode(self, x, layout, key):
+        def encode(self, x, ctx):
             return {"values": finite(x.bfloat16(), "change")}
 
-        def decode(self, payload, layout, key):
-            values = expect(payload, "values", torch.bfloat16, layout.size)
-            return finite(values, "values").to(layout.dtype)
+        def decode(self, payload, ctx):
+            values = expect(payload, "values", torch.bfloat16, ctx.layout.size)
+            return finite(values, "values").to(ctx.layout.dtype)
 
-Ten base classes add optional abilities:
+**Rows.** Clients that are trained together are a group: a matrix with a row for each. ``encode`` and ``decode`` are
+written over the last dimension, so that the same lines serve one client and a thousand: ``x`` is ``[n]`` or ``[K, n]``,
+the arrays of a payload ``[m]`` or ``[K, m]``. Where the length of a message depends on its values, ``encode`` returns a
+list of payloads for a matrix, and ``decode`` takes one: ``each_row`` makes such methods from those for one vector.
 
-    CodecMemory        client state between rounds, for example error feedback
-    Summing            payloads that the server averages before it decodes them
-    IntegerSums        summing of small whole numbers, which is exact in any order
-    OwnDraws           random numbers of the sender's own, where all clients of a round have the same key
-    StraightThrough    a surrogate of the codec in the forward pass of local training
-    SideInformation    the tensors that a client has received, which both sides of an upload know
-    MeasuredCodec      metrics of each upload in the record of a round, and a warning about them
-    OwnFold            a ``fold`` of its own that rounds as the sum with the decoded vector does
-    Replayable         payloads that are sent on to other clients, in part or under conditions
-    CarryCodec         payloads that are made from what the solver carries, not from the change of the model
+All other methods have a default that means "nothing special". A codec overrides those that it needs:
 
-``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
-it, they return a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it, and
-``of_client`` the sender's number. ``sum_limit`` returns 0, and ``sum_segments`` nothing, for a codec whose sums are not
-whole numbers; ``unsummable`` returns the reason.
+    bind                                            check the other parts, and learn what follows from the network
+    init, encode_with, settle, skipped, retains     client state between rounds, for example error feedback
+    fold, fold_into                                 add to a sum without the decoded vector in memory
+    to_sum, from_sum, sum_size, sum_segments        payloads that the server averages before it decodes them
+    surrogate_context, surrogate                    a surrogate of the codec in the forward pass of local training
+    takes_carry, encode_carry                       payloads from what the solver carries, not from the change
+    figures, warning                                metrics of each upload in the record of a round
+    unreplayable, replayed                          what of a payload is sent on to other clients
+    private, guarantee, fewest                      noise of differential privacy
+
 ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from gossamer.core.errors import ConfigError, PayloadError
+from gossamer.core.errors import PayloadError
 from gossamer.core.fields import CheckedFields
-from gossamer.core.random import Key
+from gossamer.core.privacy import Guarantee, Participation
+from gossamer.core.random import Key, Keys, fold, fold_each
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import finite
 
 if TYPE_CHECKING:
     from gossamer.core.exchange import Context
+    from gossamer.core.solver import Solver
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
 
 Kept = Literal["nothing", "last", "all"]
 """Which lost messages the next message of a codec compensates for."""
@@ -65,9 +68,86 @@ FoldInto = Callable[[Sequence[Tensor]], None]
 SUMMABLE = "use FixedPoint(), StochasticSign(0.1), Ternary(scale=0.1), CommonMaskedNoise(alpha=0.1) or SampledMask()"
 """What to use in place of a codec without sums of whole numbers, for messages."""
 
+SOME = Layout((("entry", torch.Size([1])),))
+"""The layout of any vector."""
+
+TRIAL = Layout((("a.bias", torch.Size([5])), ("a.weight", torch.Size([4, 3]))))
+"""A layout for trials."""
+
+
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """What sender and receiver of a message know beside its payload, and what the sender alone knows.
+
+    Args:
+        layout: names and shapes of the tensors behind the vector
+        key: the random key; of a group, a key per row, or one for all
+        known: returns ``start``, which is computed only if it is used
+        client: the sender's number, or one per row of a group; none at the receiver
+    """
+
+    layout: Layout
+    key: Key | Keys
+    known: Callable[[], Tensor] | None = field(default=None, repr=False)
+    client: int | Sequence[int] | None = None
+
+    @cached_property
+    def start(self) -> Tensor | None:
+        """The vector of what the client has received, which both sides of an upload know; none elsewhere."""
+        return None if self.known is None else self.known()
+
+    @property
+    def own(self) -> Key | Keys:
+        """The key of the sender's own random numbers, for a codec with a ``common`` key."""
+        if isinstance(self.client, Sequence):
+            return fold_each(self.key, "client", self.client)
+        return self.key if self.client is None else fold(self.key, "client", self.client)
+
+    def row(self, number: int) -> "Coding":
+        """Return that of one row of a group."""
+
+        def known() -> Tensor:
+            assert self.start is not None
+            return self.start[number] if self.start.dim() > 1 else self.start
+
+        key = self.key[number] if isinstance(self.key, Keys) else self.key
+        client = self.client[number] if isinstance(self.client, Sequence) else self.client
+        return Coding(self.layout, key, self.known and known, client)
+
+    def of(self, layout: Layout, *labels: str | int) -> "Coding":
+        """Return that of some of the tensors, whose layout is given. Labels are folded into the key."""
+
+        def known() -> Tensor:
+            assert self.start is not None
+            return self.layout.pick(self.start, {name for name, _ in layout.shapes})
+
+        return Coding(layout, fold(self.key, *labels), self.known and known, self.client)
+
 
 class Codec(CheckedFields, ABC):
     """Compresses a vector into a payload, and decompresses it."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        """Return the payload for a vector, or for the rows of a matrix. Called by the sender.
+
+        ``x`` has ``ctx.layout.size`` entries and must not be modified. Raises ``PayloadError`` for a vector that has no
+        payload, for example because a value is not finite.
+        """
+
+    @abstractmethod
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        """Return the vector of ``ctx.layout.size`` entries that a payload encodes. Called by the receiver.
+
+        The payload is untrusted. Raises ``PayloadError`` for a payload that ``encode`` cannot have produced.
+        """
+
+    def bind(self: T, context: "Context") -> T:
+        """Return the codec for one network and its clients. Called once, before the first round.
+
+        Raises ``ConfigError`` if the codec does not work with the other parts of the exchange.
+        """
+        return self
 
     @property
     def exact(self) -> bool:
@@ -81,62 +161,17 @@ class Codec(CheckedFields, ABC):
 
     @property
     def common(self) -> bool:
-        """Whether all clients of a round encode with the same key, as ``Summing`` codecs with random matrices need."""
+        """Whether all clients of a round encode with the same key, as sums of encoded vectors need."""
         return False
 
-    def bind(self: T, context: "Context") -> T:
-        """Return the codec for one network and its clients. Called once, before the first round.
+    @property
+    def wrapped(self) -> tuple["Codec", ...]:
+        """The codecs that make the payload, if the codec itself does not."""
+        return ()
 
-        Raises ``ConfigError`` if the codec does not work with the other parts of the exchange.
-        """
-        return self
-
-    @abstractmethod
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """Return the payload for a vector. Called by the sender.
-
-        ``x`` has ``layout.size`` entries and must not be modified. Raises ``PayloadError`` for a vector that has no
-        payload, for example because a value is not finite.
-        """
-
-    @abstractmethod
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Return the vector of ``layout.size`` entries that a payload encodes. Called by the receiver.
-
-        The payload is untrusted. Raises ``PayloadError`` for a payload that ``encode`` cannot have produced.
-        """
-
-    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """Add ``weight`` times the decoded vector to ``acc``, in place. Called by the server for each upload.
-
-        Override it where a codec can add to the sum without the decoded vector in memory.
-        """
-        acc.add_(checked(self.decode(payload, layout, key), layout).to(acc.dtype) * weight)
-
-    def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> FoldInto:
-        """Check a payload, and return a function that adds ``weight`` times its vector to the pieces of a sum.
-
-        ``like`` has the type and the device of the sum. Override it together with ``fold``.
-        """
-        total = torch.zeros(layout.size, dtype=like.dtype, device=like.device)
-        self.fold(total, payload, layout, key, weight)
-
-        def add(pieces: Sequence[Tensor]) -> None:
-            for piece, part in zip(pieces, torch.split(total, [len(piece) for piece in pieces]), strict=True):
-                piece.add_(part)
-
-        return add
-
-
-class CodecMemory(Codec):
-    """A codec with client state, for example the error of earlier messages.
-
-    The state is a nest of tensors with the names and shapes of the model's tensors. Where a client holds only a part
-    of the model, the view slices the state in the same way.
-
-    The client calls ``encode_with`` instead of ``encode``. When it knows whether its message arrived, it calls
-    ``settle`` with the state that ``encode_with`` returned, and keeps the result until its next round.
-    """
+    # Client state, a nest of tensors with the names and shapes of the model's tensors. Where a client holds only a part
+    # of the model, the view slices the state in the same way. The client calls ``encode_with``; when it knows whether
+    # its message arrived, it calls ``settle`` with the state of ``encode_with``, and keeps the result.
 
     @property
     def retains(self) -> Kept:
@@ -147,92 +182,89 @@ class CodecMemory(Codec):
         """Return the state of a client before its first round."""
         return {}
 
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+    def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payload for a vector and a state, and a new state that ``settle`` completes."""
-        return self.encode(x, layout, key), state
+        return self.encode(x, ctx), memory
 
-    def settle(self, state: State, delivered: bool) -> State:
+    def settle(self, memory: State, delivered: bool) -> State:
         """Return the state to keep, given whether the payload arrived."""
-        return state
+        return memory
 
-    def skipped_state(self, state: State) -> State:
+    def skipped(self, memory: State) -> State:
         """Return the state after a round for entries that the client did not hold, in the form of ``encode_with``."""
-        return state
+        return memory
 
-    def companion(self, other: Codec) -> Codec:
+    def companion(self, other: "Codec") -> "Codec":
         """Return ``other`` with the same compensation for lost messages.
 
         ``OnWeights`` calls it for the codec of the remaining tensors in the same message.
         """
         return other
 
+    # Sums of decoded vectors.
 
-class Summing(Codec):
-    """A codec whose payloads can be averaged before they are decoded.
+    def fold(self, acc: Tensor, payload: Payload, ctx: Coding, weight: float) -> None:
+        """Add ``weight`` times the decoded vector to ``acc``, in place. Called by the server for each upload.
 
-    The server calls ``to_sum`` on each payload, averages the results, and calls ``from_sum`` once on the mean.
-    """
+        Override it where a codec can add to the sum without the decoded vector in memory.
+        """
+        acc.add_(checked(self.decode(payload, ctx), ctx.layout).to(acc.dtype) * weight)
+
+    def fold_into(self, payload: Payload, ctx: Coding, weight: float, like: Tensor) -> FoldInto:
+        """Check a payload, and return a function that adds ``weight`` times its vector to the pieces of a sum.
+
+        ``like`` has the type and the device of the sum. Override it together with ``fold``.
+        """
+        total = torch.zeros(ctx.layout.size, dtype=like.dtype, device=like.device)
+        self.fold(total, payload, ctx, weight)
+
+        def add(pieces: Sequence[Tensor]) -> None:
+            for piece, part in zip(pieces, torch.split(total, [len(piece) for piece in pieces]), strict=True):
+                piece.add_(part)
+
+        return add
+
+    @property
+    def folds_decoded(self) -> bool:
+        """Whether ``fold`` gives the bits of ``acc + weight * decode(...)``."""
+        return True
+
+    # Sums of encoded vectors: the server averages vectors from ``to_sum``, and decodes their mean once.
 
     def sum_size(self, layout: Layout) -> int:
         """Return the number of entries of the vectors from ``to_sum``."""
         return layout.size
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return a payload as a vector that can be averaged over clients. Checks the payload as ``decode`` does."""
-        return checked(self.decode(payload, layout, key), layout)
+        return checked(self.decode(payload, ctx), ctx.layout)
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Decode a mean of vectors from ``to_sum``: return the mean of the encoded vectors."""
         return mean
 
-
-class IntegerSums(Summing):
-    """A ``Summing`` codec whose vectors from ``to_sum`` are small whole numbers, from 0 to a limit.
-
-    Their sum over clients of equal weight is exact, whatever the order, and takes few bits: those of the number of
-    clients times the limit. ``from_sum`` takes a mean of any floating-point type, and gives the same result with the
-    key of any client: the key is ``common``, or ``from_sum`` does not use it.
-    """
-
-    @abstractmethod
-    def sum_limit(self, layout: Layout) -> int:
-        """Return the largest entry of a vector from ``to_sum``; the smallest is 0. 0: they are not whole numbers."""
-
     def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
-        """Return the limits of consecutive entries; empty if they are not whole numbers. By default, all have one."""
-        limit = self.sum_limit(layout)
-        return (SumSegment(self.sum_size(layout), limit),) if limit else ()
+        """Return the limits of the vectors from ``to_sum``, if they are whole numbers from 0 on; else nothing.
+
+        Their sum over clients of equal weight is then exact, whatever the order, and takes few bits: those of the
+        number of clients times the limit. ``from_sum`` takes a mean of any floating-point type, and gives the same
+        result with the key of any client: the key is ``common``, or ``from_sum`` does not use it.
+        """
+        return ()
 
     def unsummable(self) -> str:
-        """Return why the vectors are not whole numbers, and what to use; empty if they are.
+        """Return why the vectors are not whole numbers, and what to use; empty if they are."""
+        if self.sum_segments(SOME):
+            return ""
+        return f"{type(self).__name__} sends floats, scales or indices of each client, which do not add up: {SUMMABLE}"
 
-        Override it where only some settings give whole numbers.
-        """
-        return ""
+    # Training with a straight-through estimator. In each local step, the forward pass uses ``surrogate(change)`` in
+    # place of the change since the round's start, and its gradient is used as the gradient at the change.
 
-
-class OwnDraws(Codec):
-    """A ``common`` codec that also uses random numbers of the sender's own, which the receiver does not need."""
-
-    @abstractmethod
-    def of_client(self, client: int) -> Codec:
-        """Return the codec of one client's uploads. Called by the sender, before ``surrogate_context`` and ``encode``.
-
-        Its own random numbers follow from the key and the client's number.
-        """
-
-
-class StraightThrough(Codec):
-    """A codec that local training takes into account with a straight-through estimator.
-
-    In each local step, the forward pass uses ``surrogate(change)`` in place of the change since the round's start. The
-    backward pass treats the surrogate as the identity: its gradient is used as the gradient at the change.
-    """
-
-    def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
+    def surrogate_context(self, ctx: Coding, steps: int, device: torch.device) -> State:
         """Return what ``surrogate`` needs in a round of ``steps`` local steps. Called once per client and round.
 
-        ``layout`` and ``key`` are those of the later ``encode``. An empty result turns the surrogate off.
+        ``ctx`` is that of the later ``encode``. An empty result turns the surrogate off.
         """
         return {}
 
@@ -244,41 +276,31 @@ class StraightThrough(Codec):
         """
         return {}
 
+    def takes_carry(self, solver: "Solver") -> bool:
+        """Whether ``encode_carry`` is called in place of ``encode``. Then clients need not compute their change."""
+        return False
 
-class SideInformation(Codec):
-    """A codec of uploads that uses what both sides know: the tensors that the client has received."""
+    def encode_carry(self, carry: State, ctx: Coding) -> Payload:
+        """Return the payload for the solver's carry after the last step. ``decode`` gives the change of the model."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def with_side_information(self, start: Params) -> Codec:
-        """Return the codec of one upload. Called by both sides, with the client's part of the received model."""
-
-
-class MeasuredCodec(Codec):
-    """A codec that adds metrics to the record of a round, such as the share of clipped entries.
-
-    The client measures what it encodes, and reports the numbers beside its upload, like its loss. The record has the
-    means over the clients of the round, as ``figures``.
-    """
+    # Metrics: the client measures what it encodes, and reports the numbers beside its upload, like its loss. The record
+    # of a round has the means over its clients, as ``figures``.
 
     @property
-    @abstractmethod
     def figure_names(self) -> tuple[str, ...]:
         """The names of the metrics."""
+        return ()
 
-    @abstractmethod
-    def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
+    def figures(self, x: Tensor, ctx: Coding) -> dict[str, float]:
         """Return the metrics of a vector by name. Called by the sender, with the arguments of ``encode``."""
+        return {}
 
     def warning(self, figures: Mapping[str, float]) -> str | None:
         """Return what is wrong according to the metrics of a round, and what to do; ``None`` if nothing is."""
         return None
 
-
-class Replayable(Codec):
-    """A codec that says which of its payloads a delta downlink can send on to other clients, which fold them again.
-
-    A codec without this ability is replayed if it is ``exact``, and its payloads are sent on whole.
-    """
+    # Payloads that a delta downlink sends on to other clients, which fold them again.
 
     def unreplayable(self) -> str:
         """Return why ``fold`` does not give the same bits on every device; empty if it does."""
@@ -291,152 +313,96 @@ class Replayable(Codec):
         """
         return payload, layout
 
-
-class CarryCodec(Codec):
-    """A codec of uploads that encodes what the solver carries, in place of the change of the model."""
+    # Differential privacy of clients (``gossamer.core.privacy``).
 
     @property
-    @abstractmethod
-    def takes_carry(self) -> bool:
-        """Whether ``encode_carry`` is called in place of ``encode``. Then clients need not compute their change."""
+    def private(self) -> bool:
+        """Whether the codec adds noise of differential privacy. Then nothing else may tell clients apart."""
+        return False
 
-    @abstractmethod
-    def encode_carry(self, carry: State, layout: Layout, key: Key) -> Payload:
-        """Return the payload for the solver's carry after the last step. ``decode`` gives the change of the model."""
+    def guarantee(self, participation: Participation) -> Guarantee | None:
+        """Return the guarantee of a run, if the codec is ``private``. Raises ``ConfigError`` if there is none."""
+        return None
+
+    def fewest(self, cohort: int) -> int:
+        """Return the smallest number of clients whose sum may be revealed, given the number that was asked.
+
+        Engines ask only under secure aggregation: where the noise of one client protects it only together with others'.
+        """
+        return 0
 
 
-def carry_codec(codec: Codec) -> CarryCodec | None:
-    """Return the codec if its payloads are made from the solver's carry."""
-    return codec if isinstance(codec, CarryCodec) and codec.takes_carry else None
+def rows_of(given: Any) -> list[Any] | None:
+    """Return the rows of a matrix, or the payload of each row of a group; ``None`` for a vector or a single payload."""
+    if isinstance(given, list):
+        return given
+    if isinstance(given, Tensor):
+        return list(given) if given.dim() > 1 else None
+    arrays = list(dict.values(given))  # not ``given.values()``, which notes that they are read
+    if not arrays or arrays[0].dim() == 1:
+        return None
+    return [dict(zip(given, row, strict=True)) for row in zip(*arrays, strict=True)]
 
 
-@dataclass(frozen=True)
-class Plain(CodecMemory, Summing, StraightThrough, Replayable):
-    """A codec with neutral defaults for all optional abilities.
+def stacked(payloads: list[Payload]) -> Any:
+    """Return the payloads of a group as one, with arrays ``[K, m]``; as they are, if their arrays are not alike.
 
-    Args:
-        codec: the codec that encodes and decodes
+    >>> stacked([{"bits": torch.zeros(2)}, {"bits": torch.ones(2)}])["bits"]
+    tensor([[0., 0.],
+            [1., 1.]])
     """
-
-    codec: Codec
-
-    @property
-    def exact(self) -> bool:
-        """Delegate to the wrapped codec."""
-        return self.codec.exact
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """Delegate to the wrapped codec."""
-        return self.codec.encode(x, layout, key)
-
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Delegate to the wrapped codec."""
-        return self.codec.decode(payload, layout, key)
-
-    def unreplayable(self) -> str:
-        """Return that the wrapped codec is not exact, if so."""
-        return "" if self.exact else f"{self.codec} gives different bits on different devices"
+    first = payloads[0]
+    alike = all(
+        {name: a.shape for name, a in each.items()} == {n: a.shape for n, a in first.items()} for each in payloads
+    )
+    return {name: torch.stack([each[name] for each in payloads]) for name in first} if alike and first else payloads
 
 
-def memory_of(codec: Codec) -> CodecMemory:
-    """Return the codec as a ``CodecMemory``: itself, or wrapped with an empty state."""
-    return codec if isinstance(codec, CodecMemory) else _plain(codec, "CodecMemory", "encode_with")
+def row_by_row(method: Callable[[Any, Coding], T], given: Any, ctx: Coding) -> T:
+    """Return what a method of a codec gives for each row of a group: rows, or a list of payloads."""
+    rows = rows_of(given)
+    assert rows is not None
+    found: Any = [method(row, ctx.row(number)) for number, row in enumerate(rows)]
+    return cast(T, torch.stack(found) if isinstance(found[0], Tensor) else found)
 
 
-class Wrapping(Codec):
-    """A codec whose payload is made by other codecs."""
+def each_row(method: M) -> M:
+    """Let ``encode``, ``decode`` or ``to_sum`` of one message take those of a group, row by row."""
 
-    @property
-    @abstractmethod
-    def wrapped(self) -> tuple[Codec, ...]:
-        """These codecs."""
+    @wraps(method)
+    def of_rows(self: Any, given: Any, ctx: Coding) -> Any:
+        one = method.__get__(self)
+        return one(given, ctx) if rows_of(given) is None else row_by_row(one, given, ctx)
 
-
-class OwnFold(Codec):
-    """A codec with a ``fold`` of its own that may round as the sum with the decoded vector does."""
-
-    @property
-    @abstractmethod
-    def folds_decoded(self) -> bool:
-        """Whether ``fold`` gives the bits of ``acc + weight * decode(...)``."""
+    return of_rows  # type: ignore[return-value]
 
 
-def folds_decoded(codec: Codec) -> bool:
-    """Return whether a decoded vector can be added in place of ``fold``, with the same bits."""
-    return codec.folds_decoded if isinstance(codec, OwnFold) else type(codec).fold is Codec.fold
-
-
-def sums_of(codec: Codec) -> Summing:
-    """Return the codec as a ``Summing``: itself, or wrapped so that decoded vectors are averaged."""
-    return codec if isinstance(codec, Summing) else _plain(codec, "Summing", "from_sum")
-
-
-def surrogate_of(codec: Codec) -> StraightThrough:
-    """Return the codec as a ``StraightThrough``: itself, or wrapped without a surrogate."""
-    return codec if isinstance(codec, StraightThrough) else _plain(codec, "StraightThrough", "surrogate")
-
-
-def sum_limit(codec: Codec, layout: Layout) -> int:
-    """Return the largest entry of the vectors that a codec sums; 0 if they are not whole numbers."""
-    return codec.sum_limit(layout) if isinstance(codec, IntegerSums) else 0
-
-
-def sum_segments(codec: Codec, layout: Layout) -> tuple[SumSegment, ...]:
-    """Return the limits of the vectors that a codec sums; empty if they are not whole numbers."""
-    return codec.sum_segments(layout) if isinstance(codec, IntegerSums) else ()
-
-
-def unsummable(codec: Codec) -> str:
-    """Return why the payloads of a codec do not add up to whole numbers, and what to use; empty if they do."""
-    if isinstance(codec, IntegerSums):
-        return codec.unsummable()
-    return f"{type(codec).__name__} sends floats, scales or indices of each client, which do not add up: {SUMMABLE}"
-
-
-def centred(codec: Codec, vector: Tensor, layout: Layout) -> Tensor:
-    """Return a vector from ``to_sum`` with opposite signs for opposite updates: whole numbers as -1 to 1."""
-    segments = sum_segments(codec, layout)
-    if not segments:
-        return vector
-    pieces = vector.split([segment.size for segment in segments])
-    return torch.cat([piece * (2 / segment.limit) - 1 for piece, segment in zip(pieces, segments, strict=True)])
-
-
-def joined_segments(segments: Iterable[SumSegment]) -> tuple[SumSegment, ...]:
-    """Return segments with neighbours of the same limit as one.
-
-    >>> joined_segments([SumSegment(3, 1), SumSegment(2, 1), SumSegment(2, 255)])
-    (SumSegment(size=5, limit=1), SumSegment(size=2, limit=255))
-    """
-    groups = groupby(segments, key=lambda segment: segment.limit)
-    return tuple(SumSegment(sum(segment.size for segment in group), limit) for limit, group in groups)
-
-
-def of_client(codec: Codec, client: int) -> Codec:
-    """Return the codec of one client's uploads."""
-    return codec.of_client(client) if isinstance(codec, OwnDraws) else codec
-
-
-def informed(codec: Codec, start: Params) -> Codec:
-    """Return the codec of one upload, given the tensors that both sides know."""
-    return codec.with_side_information(start) if isinstance(codec, SideInformation) else codec
-
-
-def replay_of(codec: Codec) -> Replayable:
-    """Return the codec as a ``Replayable``: itself, or wrapped so that payloads are sent on whole."""
-    return codec if isinstance(codec, Replayable) else _plain(codec, "Replayable", "replayed")
-
-
-def _plain(codec: Codec, base: str, member: str) -> Plain:
-    """Wrap a codec that lacks an ability. Refuse one that has the member but not the base class."""
-    if hasattr(codec, member):
-        name = type(codec).__name__
-        raise ConfigError(f"{name} has {member}, which is a member of {base} now: class {name}({base})")
-    return Plain(codec)
+def treats_rows(codec: Codec) -> bool:
+    """Return whether a codec treats the rows of a matrix as each alone, by a trial. If not: ``row_by_row``."""
+    x = torch.arange(34.0).view(2, 17).sin()
+    keys, key = fold_each(Key(0, 0), "row", range(2)), Key(0, 0)
+    ctx = Coding(TRIAL, key if codec.common else keys, client=(0, 1))
+    try:
+        found, each = codec.encode(x, ctx), [codec.encode(row, ctx.row(number)) for number, row in enumerate(x)]
+        decoded, alone = codec.decode(found, ctx), [codec.decode(sent, ctx.row(at)) for at, sent in enumerate(each)]
+    except Exception:  # whatever a codec raises that takes one vector alone
+        return False
+    rows = rows_of(found) or []
+    same = [one.keys() == other.keys() for one, other in zip(rows, each, strict=False)]
+    same += [torch.equal(one[n], other[n]) for one, other in zip(rows, each, strict=False) for n in one.keys() & other]
+    return len(rows) == len(x) and all(same) and torch.equal(decoded, torch.stack(alone))
 
 
 def checked(vector: Tensor, layout: Layout) -> Tensor:
     """Return a decoded vector in the layout's type. Raise ``PayloadError`` if its size is wrong or it is not finite."""
-    if vector.shape != (layout.size,):
+    if vector.shape[-1:] != (layout.size,):
         raise PayloadError(f"decoded shape {tuple(vector.shape)}, expected {layout.size} entries")
     return finite(vector.to(layout.dtype), "change")
+
+
+def centred(vector: Tensor, segments: Sequence[SumSegment]) -> Tensor:
+    """Return a vector from ``to_sum`` with opposite signs for opposite updates: whole numbers as -1 to 1."""
+    if not segments:
+        return vector
+    pieces = vector.split([segment.size for segment in segments], -1)
+    return torch.cat([piece * (2 / segment.limit) - 1 for piece, segment in zip(pieces, segments, strict=True)], -1)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from gossamer.core import sections
-from gossamer.core.codec import Codec, checked, memory_of
+from gossamer.core.codec import Codec, Coding, checked
 from gossamer.core.errors import require
 from gossamer.core.exchange import NONE, Arrival, Outcome, Section, Sections
 from gossamer.core.fields import CheckedFields
@@ -163,7 +163,7 @@ class WholeModel(Downlink):
         """Return the downlink. A codec with client state is refused."""
         codec = self.codec.bind(exchange.context)
         stateless = (
-            not memory_of(codec).init(Layout.of(exchange.outline)),
+            not codec.init(Layout.of(exchange.outline)),
             f"down={self.codec} needs a state per client, and a downlink codec has none: "
             "leave out Feedback, and give OneBit retain='nothing'",
         )
@@ -181,8 +181,8 @@ class BoundWholeModel(BoundDownlink):
         self, state: State, clock: Clock, held: int, models: Sequence[Params], layout: Layout, key: Key
     ) -> Payload:
         """Return the encoded models. All but the first are sections."""
-        keys = model_keys(key, len(models))
-        coded = [self.codec.encode(layout.flatten(model), layout, at) for model, at in zip(models, keys, strict=True)]
+        each = zip(models, (Coding(layout, at) for at in model_keys(key, len(models))), strict=True)
+        coded = [self.codec.encode(layout.flatten(model), ctx) for model, ctx in each]
         return sections.joined(coded[0], {f"model{number}": arrays for number, arrays in enumerate(coded) if number})
 
     def read(
@@ -192,8 +192,8 @@ class BoundWholeModel(BoundDownlink):
         coded = [ReadArrays(payload)]
         while f"model{len(coded)}" in unread:
             coded.append(ReadArrays(unread.pop(f"model{len(coded)}")))
-        keys = model_keys(key, len(coded))
-        vectors = [self.codec.decode(arrays, layout, at) for arrays, at in zip(coded, keys, strict=True)]
+        each = zip(coded, (Coding(layout, at) for at in model_keys(key, len(coded))), strict=True)
+        vectors = [self.codec.decode(arrays, ctx) for arrays, ctx in each]
         for arrays in coded:
             arrays.check()
         return Received(tuple(layout.unflatten(checked(vector, layout)) for vector in vectors))

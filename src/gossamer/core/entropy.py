@@ -51,7 +51,7 @@ def shorter(plain: Payload, symbols: Tensor, base: int) -> Payload:
 
 def expect_symbols(payload: Payload, base: int, count: int, plain: int) -> Tensor:
     """Return ``count`` symbols from a payload of ``shorter``, as uint8. ``plain`` is the length of the plain form."""
-    coded = expect(payload, NAME, torch.uint8, payload[NAME].numel())
+    coded = expect(payload, NAME, torch.uint8, None)
     if len(coded) >= plain:
         raise PayloadError(f"{NAME!r} has {len(coded):,} bytes: expected fewer than {plain:,}, as without a code")
     return decode(coded, base, count)

@@ -23,6 +23,7 @@ returns the part itself, or another object that holds what follows from the netw
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -185,6 +186,11 @@ class Context:
         """The number of clients."""
         return self.network.clients
 
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of the tensors that travel."""
+        return Layout.of(self.network.outline())
+
     @property
     def trained(self) -> tuple[str, ...]:
         """The names of the trained tensors. Others that are sent are running statistics, or constant in training."""
@@ -203,7 +209,7 @@ class Context:
 
 
 class LocalTrainingInfo(Protocol):
-    """Results of a client's local training, for ``Solver.end`` and ``ViewMemory.revise``.
+    """Results of a client's local training, for ``Solver.end`` and ``View.revise``.
 
     The methods compute their result when called. Their FLOPs are counted as work of the client.
     """
@@ -220,7 +226,7 @@ class LocalTrainingInfo(Protocol):
 
     @property
     def carry(self) -> State:
-        """The solver's carry after the last step."""
+        """The solver's carry after the last step, with its vectors as tensors by name."""
         ...
 
     def loss(self) -> float:
@@ -259,7 +265,7 @@ class Arrival:
         choice: which of several models the client trained
         version: the version of the model
         batches: the number of batches in one epoch
-        to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Summing``
+        to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Codec.to_sum``
         from_sum: ``from_sum(mean)`` decodes a mean of such vectors
         payload: the encoded update
         staleness: the number of aggregations between the start of training and that of this update

@@ -41,7 +41,7 @@ class CheckedFields:
         """
         made = copy.copy(self)
         for name, value in found.items():
-            if name not in vars(self):
+            if not hasattr(self, name):
                 raise TypeError(f"{type(self).__name__} has no field {name}")
             object.__setattr__(made, name, value)  # the dataclass is frozen, but the copy is not in use yet
         return made

@@ -65,8 +65,11 @@ def unpack_bits(payload: Payload, count: int) -> Tensor:
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:
-    """Return a vector with the values at the marked entries, in order, and zeros elsewhere."""
-    return values.new_zeros(len(mask)).masked_scatter_(mask, values)
+    """Return a vector with the values at the marked entries, in order, and zeros elsewhere.
+
+    Masks of a group may be rows, ``[K, n]``, if each marks the same number of entries: values are then ``[K, m]``.
+    """
+    return values.new_zeros(mask.shape).masked_scatter_(mask, values)
 
 
 def marked(mask: Tensor) -> int:
@@ -112,7 +115,7 @@ def _any_bytes(payload: Payload, name: str) -> Tensor:
     if name not in payload:
         found = ", ".join(map(repr, sorted(payload))) or "an empty payload"
         raise PayloadError(f"expected a mask as 'bitmap', or as 'quotients' and 'remainders', got {found}")
-    return expect(payload, name, torch.uint8, payload[name].numel())
+    return expect(payload, name, torch.uint8, None)
 
 
 def _quotients(packed: Tensor, count: int) -> Tensor:

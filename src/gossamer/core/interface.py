@@ -13,34 +13,41 @@ ASSIGN = "assign(state, cohort, clock, key)"
 OLD: dict[str, dict[str, str]] = {
     "View": {
         "fit": BIND,
-        "start": "ViewMemory.first(client)",
-        "personal": "a base class: ViewMemory",
+        "start": "first(client)",
+        "personal": "section = CHANGE, of gossamer.core.view",
         "by_value": "sent(like, clock, key, memory), which is the whole model",
     },
     "Solver": {
         "fit": BIND,
         "tells": "sections",
         "now": "hyperparams(clock)",
-        "unsent": "SolverMemory.skipped_state(memory)",
+        "unsent": "skipped(memory)",
         "notes": "end(carry, info) -> memory, sections",
         "whole": "bind(context), which may refuse",
-        "from_first": "SolverMemory.init(context)",
-        "personal": "SolverMemory.deploy(memory)",
+        "from_first": "init(context)",
+        "personal": "deploy(memory)",
+        "skipped_state": "skipped(memory)",
+        "advance": "step(loss, start, carry, hyperparams), which finds its keys as loss.keys",
+        "fixed": "span, which gives Span(..., fixed=True)",
     },
     "Codec": {
         "fit": BIND,
-        "codes": "Summing.sum_size(layout)",
-        "code": "Summing.to_sum(payload, layout, key)",
-        "restore": "Summing.from_sum(mean, layout, key)",
-        "rehearsal": "StraightThrough.surrogate_context(layout, steps, key, device)",
-        "rehearse": "StraightThrough.surrogate(change, context, step_index)",
-        "adding": "fold_into(payload, layout, key, weight, like)",
-        "unsent": "CodecMemory.skipped_state(state)",
-        "beside": "CodecMemory.companion(other)",
+        "codes": "sum_size(layout)",
+        "code": "to_sum(payload, ctx)",
+        "restore": "from_sum(mean, ctx)",
+        "rehearsal": "surrogate_context(ctx, steps, device)",
+        "rehearse": "surrogate(change, context, step_index)",
+        "adding": "fold_into(payload, ctx, weight, like)",
+        "unsent": "skipped(memory)",
+        "skipped_state": "skipped(memory)",
+        "beside": "companion(other)",
+        "sum_limit": "sum_segments(layout)",
+        "of_client": "ctx.client, in encode",
+        "with_side_information": "ctx.start, in encode and decode",
     },
     "Server": {
         "fit": BIND,
-        "notes": "MeasuredServer.measure(state, acc)",
+        "notes": "measure(state, acc)",
         "empty": "begin(state, assigned)",
         "weigh": "fold(acc, arrival), which has arrival.samples",
         "due": f"{ASSIGN}, which gives None",
@@ -52,18 +59,33 @@ OLD: dict[str, dict[str, str]] = {
 }
 """Members of parts in version 0.1, and their replacements."""
 
-BASES = {
-    "encode_with": "CodecMemory",
-    "from_sum": "Summing",
-    "surrogate": "StraightThrough",
-    "figures": "MeasuredCodec",
-    "measure": "MeasuredServer",
-    "check_cohort": "CohortServer",
-    "replayed": "Replayable",
-    "replays": "ReplayableServer",
+OLD_0_2: dict[str, dict[str, str]] = {
+    "Server": {
+        "replays": "unreplayable(whole), which returns an empty text if clients can repeat the aggregation",
+        "replays_parts": "unreplayable(whole), with whole=False where clients hold parts of the model",
+        "folds_sums": "unsummable(exact), which returns an empty text if fold_sum can replace fold",
+        "mean_only": "takes_any_mean",
+    },
 }
-"""Members that are called only if the part extends the base class that defines them."""
+"""The same of version 0.2."""
 
+NAMES = {
+    "BoundServer": "Server",
+    "CohortServer": "Server, which has check_cohort(clients)",
+    "MeasuredServer": "Server, which has measure(state, acc)",
+    "ModelPerClient": "Server, which has home(client)",
+    "ReplayableServer": "Server, which has unreplayable(whole)",
+    "SumServer": "Server, which has unsummable(exact) and fold_sum",
+    "SummingServer": "Server, which has unsummable(exact) and fold_sum",
+    "BoundView": "View",
+    "DescribedView": "View, with section = PART of gossamer.core.view",
+    "NestedView": "View, which has nested",
+    "ViewMemory": "View, with section = CHANGE of gossamer.core.view",
+}
+"""Base classes of version 0.2 that packages of parts no longer have."""
+
+ABSTRACT_OR_FINAL = ("View", "Server")
+"""Kinds whose classes are either abstract or have no subclasses."""
 
 EXAMPLES = {"View": "Full()", "Solver": "SGD()", "Codec": "Eden()", "Server": "Mean()", "Sampler": "Uniform()"}
 """A part of each kind, for messages."""
@@ -88,16 +110,17 @@ def check_part(part: object, kind: type, name: str) -> None:
         raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{hint}")
     own = dict(_own(part))
     known = {member for base in _library(part) for member in vars(base)}
-    if renamed := _renamed(old, (member for member in old if member in own and member not in known)):
-        raise ConfigError(f"{name} {type(part).__name__}{renamed}")
-    mistakes = [*_bases(part, own), *_signatures(part, own)]
+    for version, members in (("0.1", old), ("0.2", OLD_0_2.get(kind.__name__, {}))):
+        if renamed := _renamed(members, (each for each in members if each in own and each not in known), version):
+            raise ConfigError(f"{name} {type(part).__name__}{renamed}")
+    mistakes = [*_final(part, kind), *_signatures(part, own)]
     if mistakes:
         raise ConfigError(*(f"{name} {type(part).__name__}: {mistake}" for mistake in mistakes))
 
 
-def _renamed(old: dict[str, str], members: Iterator[str]) -> str:
+def _renamed(old: dict[str, str], members: Iterator[str], version: str = "0.1") -> str:
     found = [f"{member} is now {old[member]}" for member in members]
-    return f": it has the interface of version 0.1: {'; '.join(found)}" if found else ""
+    return f": it has the interface of version {version}: {'; '.join(found)}" if found else ""
 
 
 def _library(part: object) -> list[type]:
@@ -113,12 +136,15 @@ def _own(part: object) -> Iterator[tuple[str, Any]]:
             yield from ((member, value) for member, value in vars(base).items() if not member.startswith("_"))
 
 
-def _bases(part: object, own: dict[str, Any]) -> Iterator[str]:
-    """Yield a message for each member that is never called because its base class is missing."""
-    names = {base.__name__ for base in type(part).__mro__}
-    for member, base in BASES.items():
-        if member in own and base not in names and not any(hasattr(each, member) for each in _library(part)):
-            yield f"{member} is called only if the class extends {base}: add this base class"
+def _final(part: object, kind: type) -> Iterator[str]:
+    """Yield a message for a subclass of a part of the library that is not abstract.
+
+    It would inherit what the part says of itself, such as that clients can repeat its aggregation.
+    """
+    base = next(each for each in type(part).__mro__ if each in _library(part) and issubclass(each, kind))
+    if kind.__name__ in ABSTRACT_OR_FINAL and base is not type(part) and not inspect.isabstract(base):
+        abstract = next(each for each in base.__mro__ if inspect.isabstract(each))
+        yield f"{base.__name__} has no subclasses: extend {abstract.__name__}, or hold a {base.__name__} in a field"
 
 
 def _signatures(part: object, own: dict[str, Any]) -> Iterator[str]:

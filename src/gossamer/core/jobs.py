@@ -132,7 +132,7 @@ class Trained(NamedTuple):
         loss: the mean training loss
         flops: the FLOPs
         samples: the number of training samples
-        gradient: the gradient after training, if the executor has computed it; see ``ViewMemory.screens``. Its FLOPs
+        gradient: the gradient after training, if the executor has computed it; see ``View.screens``. Its FLOPs
             are among ``flops``
     """
 

@@ -60,6 +60,10 @@ def attach(package: str, *registries: Registry[Any]) -> Attached:
 
     def get(name: str) -> Any:
         if name not in found:
+            from gossamer.core.interface import NAMES  # imported here: it is needed after a mistake alone
+
+            if name in NAMES:
+                raise ImportError(f"{name} is now {NAMES[name]}", name=name)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = found[name]
         value = getattr(import_module(module), attribute)

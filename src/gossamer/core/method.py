@@ -24,11 +24,10 @@ from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Network
 from gossamer.core.interface import check_part
 from gossamer.core.parametrization import Parametrization, Weights
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.sampler import Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
-from gossamer.core.solver import Solver, SolverMemory
+from gossamer.core.solver import Solver
 from gossamer.core.view import View
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Method:
             raise ConfigError(
                 "Method.exchanges must be a tuple of Exchange: write compose(view, solver, codec, server, ...) for one"
             )
-        private = any(isinstance(each.server, PrivatePart) for each in self.exchanges)
+        private = any(each.server.private for each in self.exchanges)
         require(
             (len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"),
             (
@@ -206,7 +205,7 @@ def _tuning_rules(method: Method, tune: Solver) -> list[tuple[bool, str]]:
             Mistake("needs the network's own tensors as parameters: use Weights()", about),
         ),
         (
-            not isinstance(tune, SolverMemory),
+            not tune.stateful,
             Mistake(f"must be a solver without client state, got {type(tune).__name__}: use SGD, for example", about),
         ),
     ]

@@ -1,8 +1,8 @@
 """Differential privacy: what the parts of a method guarantee, independent of how it is computed.
 
-A part that adds noise extends ``PrivatePart``: a server (central privacy), a codec (distributed and local privacy) or a
-solver (privacy of examples). It returns a ``Guarantee``, which states the epsilon of a number of rounds. Engines ask
-for it once, write the epsilon to every record, and end a run before it exceeds its budget.
+A part that adds noise is ``private``: a server (central privacy), a codec (distributed and local privacy) or a solver
+(privacy of examples). It returns a ``Guarantee``, which states the epsilon of a number of rounds. Engines ask for it
+once, write the epsilon to every record, and end a run before it exceeds its budget.
 
 Where noise comes from is not a field of such a part but a fact of the run, which the part reads in ``bind`` as
 ``context.network.secure_noise``: from the operating system in every deployment, and from the seed in a simulation that
@@ -11,7 +11,7 @@ does not ask for the other. Noise from the seed can be repeated, and therefore s
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 Unit = Literal["client", "example"]
 """Whose data a guarantee protects: all samples of a client, or one sample."""
@@ -74,30 +74,3 @@ class Guarantee(ABC):
     def cases(self) -> tuple["Guarantee", ...]:
         """Return the guarantees of which the largest epsilon counts; several if units differ, as clients in size."""
         return (self,)
-
-
-class PrivatePart(ABC):
-    """A part with a statement of differential privacy.
-
-    Args:
-        secret_state: the entries of the server state, if the part is a server, from which a reader would learn what the
-            noise hides. Checkpoints of a run with noise from the operating system hold them encrypted. The models must
-            not depend on them: who looks at a run has models without these entries
-    """
-
-    secret_state: ClassVar[tuple[str, ...]] = ()
-
-    @abstractmethod
-    def guarantee(self, participation: Participation) -> Guarantee:
-        """Return the guarantee of a run. Raises ``ConfigError`` if there is none, with the reason."""
-
-
-class SharedNoise(ABC):
-    """A codec whose noise protects a client only together with the noise of others, in a sum."""
-
-    @abstractmethod
-    def fewest(self, cohort: int) -> int:
-        """Return the smallest number of clients whose sum may be revealed, given the number that was asked.
-
-        Engines ask only under secure aggregation.
-        """

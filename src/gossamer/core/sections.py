@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import bits, expect_bits
-from gossamer.core.codec import checked
+from gossamer.core.codec import Coding, checked
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import Context, Section, Sections
 from gossamer.core.random import Key, fold
@@ -85,7 +85,11 @@ def _packed(section: Section, value: Any, layout: Layout, key: Key) -> Payload:
     if section.shape == "model":
         own = layout.only(value.keys())
         vector = own.flatten(value)
-        return section.codec.encode(vector, own, key) if section.codec else {"values": finite(vector, section.name)}
+        return (
+            section.codec.encode(vector, Coding(own, key))
+            if section.codec
+            else {"values": finite(vector, section.name)}
+        )
     return dict(value)
 
 
@@ -113,7 +117,7 @@ def _unpacked(section: Section, arrays: Payload, layout: Layout, key: Key) -> An
         return float(finite(_only(section.name, arrays, layout.dtype), section.name))
     if section.shape == "model":
         codec, read = section.codec, ReadArrays(arrays)
-        vector = codec.decode(read, layout, key) if codec else expect(read, "values", layout.dtype, layout.size)
+        vector = codec.decode(read, Coding(layout, key)) if codec else expect(read, "values", layout.dtype, layout.size)
         read.check()
         return layout.unflatten(checked(vector, layout))
     return arrays

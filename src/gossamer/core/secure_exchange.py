@@ -4,7 +4,7 @@ A ``BoundSecure`` belongs to a ``BoundExchange``. It turns the payloads of a ``S
 back, protects the uploads of clients, and gives the sum to the server part. Requests and answers are sections with the
 name of their phase. A protected upload is the section ``sum``, in place of the codec's payload.
 
-The client encodes its update as without secure aggregation. ``Summing.to_sum`` turns the payload into small whole
+The client encodes its update as without secure aggregation. ``Codec.to_sum`` turns the payload into small whole
 numbers, which are masked. So the server learns no more than the sum of these numbers over the cohort.
 
 All clients must train the same models: with a model of its own, a client could be told apart in the sum. So the keys of
@@ -18,18 +18,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.core import codec as codecs
 from gossamer.core import sections, wire
-from gossamer.core.codec import sum_segments, sums_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Section
 from gossamer.core.jobs import Broadcast, Folding, Job, Outgoing
-from gossamer.core.privacy import SharedNoise
 from gossamer.core.random import Key, fold
 from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment, TooFewClientsError
-from gossamer.core.server import SumServer, unsummable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
+from gossamer.core.view import CHANGE, PART
 from gossamer.core.wire import Body, Frame, Kind
 
 if TYPE_CHECKING:
@@ -77,18 +74,18 @@ class BoundSecure:
     def check(self) -> None:
         """Refuse an exchange whose uploads reveal more than a sum, or do not add up."""
         exchange = self.exchange
-        view, about = type(exchange.view).__name__.removeprefix("Bound"), "secure aggregation reveals only a sum, and"
-        name = type(exchange.server).__name__.removeprefix("Bound")
+        view, name = type(exchange.view).__name__, type(exchange.server).__name__
+        about = "secure aggregation reveals only a sum, and"
         own = ", ".join(section.name for section in exchange.sent_sections if not section.common)
-        server, codec = unsummable(exchange.server), codecs.unsummable(exchange.codec)
+        server, codec = exchange.server.unsummable(), exchange.codec.unsummable()
         require(
             (exchange.send in ("change", "model"), f"{about} clients of this method send no update"),
             (not server, f"{about} {server}"),
             (not codec, f"{about} {codec}"),
             (exchange.view.common, f"{about} clients hold different parts of the model with {view}: use Full()"),
-            (exchange.view_memory is None, f"{about} {view} sends what changed in each client's part"),
-            (exchange.described is None, f"{about} {view} describes the part of each client: use Full()"),
-            (exchange.per_client is None, f"{about} {name} keeps a model for each client, who must train the same one"),
+            (exchange.view.section != CHANGE, f"{about} {view} sends what changed in each client's part"),
+            (exchange.view.section != PART, f"{about} {view} describes the part of each client: use Full()"),
+            (not exchange.per_client, f"{about} {name} keeps a model for each client, who must train the same one"),
             (not own, f"{about} {name} sends each client {own} of its own, and all must receive the same"),
             (not exchange.solver.sections, f"{about} {type(exchange.solver).__name__} sends values per client"),
             (exchange.labels is None, f"{about} labels=own sends the labels of each client: use labels=all"),
@@ -162,9 +159,9 @@ class BoundSecure:
             raise PayloadError("the server asked for an upload in another round than that of this client's keys")
         if job.broadcast is None or job.scale is not None:
             raise PayloadError("the server sent this client a model or a loss scale of its own")
-        codec = self.exchange.upload_codec(job)
-        values = sums_of(codec).to_sum(payload, job.layout, job.codec_key)
-        segments = sum_segments(codec, job.layout)
+        codec = self.exchange.codec
+        values = codec.to_sum(payload, self.exchange.coding(job))
+        segments = codec.sum_segments(job.layout)
         models = self.digest(job.broadcast)
         return self.protocol.protect(values, segments, job.clock.client, job.request, models, scratch)
 
@@ -180,7 +177,7 @@ class BoundSecure:
 
     def segments(self, state: State, clock: Clock, key: Key) -> tuple[SumSegment, ...]:
         """Return the segments of the vectors that are summed in a round."""
-        return sum_segments(self.exchange.codec, self._held(state, clock, key)[1])
+        return self.exchange.codec.sum_segments(self._held(state, clock, key)[1])
 
     def _held(self, state: State, clock: Clock, key: Key) -> tuple[Part, Layout, Params]:
         """Return the part that all clients of a round hold, its layout, and the model that they receive."""
@@ -191,8 +188,7 @@ class BoundSecure:
 
     def check_sum(self, cohort: int, clients: int) -> None:
         """Raise ``TooFewClientsError`` if the noise of these clients, of a cohort, is not enough for their sum."""
-        codec = self.exchange.codec
-        if isinstance(codec, SharedNoise) and clients < (needed := codec.fewest(cohort)):
+        if clients < (needed := self.exchange.codec.fewest(cohort)):
             raise TooFewClientsError(
                 f"secure aggregation: {clients} of {cohort} clients sent an upload, and the noise of {needed} is "
                 "needed for differential privacy: use a larger share of dropouts, or more clients per round"
@@ -201,7 +197,6 @@ class BoundSecure:
     def fold(self, acc: Folding, state: State, total: Tensor, clients: int, clock: Clock, key: Key) -> Folding:
         """Return the accumulator with the sum of several clients' vectors."""
         server = self.exchange.server
-        assert isinstance(server, SumServer)
         part, layout, model = self._held(state, clock, key)
         arrival = self.exchange.sum_arrival(part, layout, model, clients, self.exchange.codec_key(clock, key))
         small = int(total.max()) < EXACT[layout.dtype] if len(total) else True

@@ -18,6 +18,7 @@ from torch import Tensor
 from gossamer.core import files
 from gossamer.core.bits import bits, expect_bits
 from gossamer.core.errors import PayloadError
+from gossamer.core.untrusted import check_single
 from gossamer.core.wire import expect, finite
 
 VALUES, BITMAP, SHAPE = ".values", ".bitmap", ".shape"
@@ -84,6 +85,7 @@ def expand(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _dense(pieces: dict[str, Tensor], name: str) -> Tensor:
     """Return one tensor with its zeros."""
     shape = _shape(pieces.get(name + SHAPE), name)
+    check_single(pieces)
     held = expect_bits(pieces, name + BITMAP, math.prod(shape))
     kind = pieces[name + VALUES].dtype if name + VALUES in pieces else torch.float32
     values = finite(expect(pieces, name + VALUES, kind, int(held.count_nonzero())), name + VALUES)

@@ -120,9 +120,34 @@ class Layout:
         return sum(self.counts) if self.held is None else len(self.held)
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
-        """Return the tensors of this layout as one new vector."""
-        whole = torch.cat([params[name].reshape(-1) for name, _ in self.shapes])
-        return whole if self.held is None else whole[self.held.to(whole.device)]
+        """Return the tensors of this layout as one new vector, or those of a group, with K in front, as rows."""
+        pieces = [params[name].reshape(*_group(params[name], shape), -1) for name, shape in self.shapes]
+        whole = torch.cat(pieces, -1)
+        return whole if self.held is None else whole[..., self.held.to(whole.device)]
+
+    @cached_property
+    def full(self) -> "Layout":
+        """The layout of all entries of the tensors, whether the client holds them or not."""
+        return self if self.held is None else Layout(self.shapes, self.dtype)
+
+    def padded(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Return a new vector of all entries, which are zero in the tensors that are not given."""
+        like = next(iter(params.values()))
+        pieces = [
+            params[name].reshape(-1) if name in params else like.new_zeros(n)
+            for (name, _), n in zip(self.shapes, self.full.counts, strict=True)
+        ]
+        return torch.cat(pieces)
+
+    def replaced(self, vector: Tensor, params: Mapping[str, Tensor]) -> Tensor:
+        """Return a new vector of all entries, with other values of the tensors that are given."""
+        pieces = zip(self.shapes, vector.split(self.full.counts), strict=True)
+        return torch.cat([params[name].reshape(-1) if name in params else piece for (name, _), piece in pieces])
+
+    def mask(self, names: Collection[str], device: torch.device) -> Tensor:
+        """Return which of all entries belong to some of the tensors."""
+        pieces = [torch.full((shape.numel(),), name in names) for name, shape in self.shapes]
+        return torch.cat(pieces).to(device)
 
     def joined(self, params: Mapping[str, Tensor]) -> Tensor:
         """Return the tensors of this layout as one vector, which shares memory with those of ``tree.difference``."""
@@ -132,8 +157,12 @@ class Layout:
         return pieces[0].as_strided((self.size,), (1,))
 
     def cut(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Yield the name of each tensor, and its piece of the vector as a view."""
-        yield from zip((name for name, _ in self.shapes), vector.split(self.counts), strict=True)
+        """Yield the name of each tensor, and its piece of the vector, or of the rows of a matrix, as a view."""
+        yield from zip((name for name, _ in self.shapes), vector.split(self.counts, -1), strict=True)
+
+    def pick(self, vector: Tensor, names: Collection[str]) -> Tensor:
+        """Return the entries of some tensors, as a new vector of the layout ``only(names)``."""
+        return torch.cat([piece for name, piece in self.cut(vector) if name in names], -1)
 
     def spread(self, vector: Tensor, fill: float = 0.0) -> Tensor:
         """Return a vector with all entries of the tensors, with ``fill`` at those that are not in the given vector."""
@@ -144,26 +173,30 @@ class Layout:
         return whole
 
     def unflatten(self, vector: Tensor, fill: float = 0.0) -> Params:
-        """Return the tensors behind a vector, as views of it.
+        """Return the tensors behind a vector, or behind the rows of a matrix, as views of it.
 
         Tensors that are held in part are new, with ``fill`` at entries that are not in the vector.
         """
         if self.held is None:
-            return {
-                name: piece.view(shape) for (name, shape), (_, piece) in zip(self.shapes, self.cut(vector), strict=True)
-            }
+            shapes, group = dict(self.shapes), vector.shape[:-1]
+            return {name: piece.view(*group, *shapes[name]) for name, piece in self.cut(vector)}
         starts = accumulate((shape.numel() for _, shape in self.shapes), initial=0)
-        pieces = zip(self.shapes, vector.split(self.counts), self.held.split(self.counts), starts, strict=False)
+        pieces = zip(self.shapes, vector.split(self.counts, -1), self.held.split(self.counts), starts, strict=False)
         return {name: _filled(shape, piece, held, start, fill) for (name, shape), piece, held, start in pieces}
 
 
 def _filled(shape: torch.Size, piece: Tensor, held: Tensor, start: int, fill: float) -> Tensor:
     """Return one tensor from its entries. ``held`` has their indices, counted from ``start``."""
-    if len(piece) == shape.numel():
-        return piece.view(shape)
-    whole = piece.new_full((shape.numel(),), fill)
-    whole[held.to(piece.device) - start] = piece
-    return whole.view(shape)
+    if piece.shape[-1] == shape.numel():
+        return piece.view(*piece.shape[:-1], *shape)
+    whole = piece.new_full((*piece.shape[:-1], shape.numel()), fill)
+    whole[..., held.to(piece.device) - start] = piece
+    return whole.view(*piece.shape[:-1], *shape)
+
+
+def _group(tensor: Tensor, shape: torch.Size) -> torch.Size:
+    """Return the dimensions of a tensor in front of those of a layout: none, or the number of clients of a group."""
+    return tensor.shape[: tensor.dim() - len(shape)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,6 +328,28 @@ def _held(shapes: Iterable[tuple[str, torch.Size]], masks: Mapping[str, Tensor])
     ones = torch.ones(max(shape.numel() for _, shape in shapes), dtype=torch.bool, device=device)
     pieces = [masks[name].reshape(-1) != 0 if name in masks else ones[: shape.numel()] for name, shape in shapes]
     return true_at(torch.cat(pieces))
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Return whether the name of a tensor matches a pattern, in which ``*`` matches any text.
+
+    It uses plain string operations, which ``torch.compile`` can trace.
+
+    >>> fits("block.norm.weight", "*norm*"), fits("embedding.weight", "embedding")
+    (True, False)
+    """
+    head, *tail = pattern.split("*")
+    if not tail:
+        return name == head
+    if not name.startswith(head) or len(name) < len(head) + len(tail[-1]) or not name.endswith(tail[-1]):
+        return False
+    middle = name[len(head) : len(name) - len(tail[-1])]
+    for piece in tail[:-1]:
+        found = middle.find(piece)
+        if found < 0:
+            return False
+        middle = middle[found + len(piece) :]
+    return True
 
 
 def true_at(mask: Tensor) -> Tensor:

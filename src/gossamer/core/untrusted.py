@@ -116,3 +116,10 @@ def check_names(payload: Iterable[str], known: Iterable[str]) -> None:
     """Raise ``PayloadError`` if a payload has an array of another name."""
     if unknown := set(payload) - set(known):
         raise PayloadError(f"unexpected array {min(unknown)!r}")
+
+
+def check_single(payload: Mapping[str, Tensor]) -> None:
+    """Raise ``PayloadError`` if an array has not one dimension: where only one message can be, not those of a group."""
+    for name, array in payload.items():
+        if array.dim() != 1:
+            raise PayloadError(f"{name!r} holds {array.numel():,} values in {array.dim()} dimensions, expected one")

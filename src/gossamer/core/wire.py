@@ -18,6 +18,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
@@ -111,51 +112,140 @@ class ArrayEntry:
         return self.count * self.dtype.itemsize
 
 
-@dataclass(frozen=True, eq=False)
 class Body:
-    """An encoded piece of a message.
+    """A piece of a message: its arrays, and their bytes, which are made when they are asked for.
 
     Args:
-        data: table and arrays as bytes
-        arrays: the number of arrays
-        checksum: the CRC-32 of the bytes
-        sizes: the number of bytes by array name; the bytes of the table are the overhead
+        payload: the arrays; of one message, or with ``like`` a row of the arrays of a group
+        like: a piece with arrays of the same names, types and lengths, whose table is the same
     """
 
-    data: bytes | memoryview
-    arrays: int
-    checksum: int
-    sizes: dict[str, int]
+    def __init__(self, payload: Payload, like: "Body | None" = None) -> None:
+        self.payload = payload
+        if like is None:
+            entries = _entries(payload) if payload else []
+            self.table, self.names = _table(entries) if entries else b"", [entry.name for entry in entries]
+            self.sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: len(self.table)}
+        else:
+            self.table, self.names, self.sizes = like.table, like.names, like.sizes
+        self.nbytes = sum(self.sizes.values())
 
     @classmethod
     def of(cls, payload: Payload) -> "Body":
-        """Encode a payload. Its tensors may be on any device."""
-        entries = _entries(payload)
-        table = _table(entries)
-        data = _joined(table, [payload[entry.name] for entry in entries])
-        sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: len(table)}
-        return cls(data, len(entries), checksum(data), sizes)
+        """Return a piece with these arrays. Its tensors may be on any device."""
+        return cls(payload)
+
+    @property
+    def arrays(self) -> int:
+        """The number of arrays."""
+        return len(self.names)
+
+    @cached_property
+    def data(self) -> bytes | memoryview:
+        """Table and arrays as bytes."""
+        return _joined(self.table, [self.payload[name] for name in self.names])
+
+    @cached_property
+    def checksum(self) -> int:
+        """The CRC-32 of the bytes."""
+        return checksum(self.data)
 
 
-NOTHING = Body(b"", 0, 0, {OVERHEAD: 0})
+NOTHING = Body({})
 """A piece without arrays."""
 
 
-@dataclass(frozen=True, eq=False)
+class Rows:
+    """The own pieces of the messages of K clients that were trained together: a matrix for each array.
+
+    Args:
+        arrays: the arrays of all messages by name, [K, m]
+
+    ``found`` keeps what a reader has computed from all rows at once, such as the decoded vectors.
+    """
+
+    def __init__(self, arrays: Payload) -> None:
+        self.arrays, self.found = arrays, dict[str, Any]()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values()))) if self.arrays else 0
+
+    def bodies(self) -> list[Body]:
+        """Return the piece of each message: views of the matrices, with one table for all."""
+        rows = [dict(zip(self.arrays, row, strict=True)) for row in zip(*self.arrays.values(), strict=True)]
+        first = Body(rows[0])
+        return [first, *(Body(row, like=first) for row in rows[1:])]
+
+
+class Letter(NamedTuple):
+    """A message before it is made into bytes.
+
+    Args:
+        head: the header fields
+        own: the piece of this client
+        common: the piece that all clients of the round share
+        group: the pieces of the clients that were trained together with this one, if it is one of them
+        row: its number among them
+    """
+
+    head: "Head"
+    own: Body
+    common: Body = NOTHING
+    group: Rows | None = None
+    row: int = 0
+
+
 class Frame:
-    """The bytes of a message in three pieces, so that messages can share the common one. ``bytes(frame)`` joins them.
+    """A message in three pieces, so that messages can share the common one. ``bytes(frame)`` joins them.
+
+    A message that was made in this process is a letter, and becomes bytes when somebody asks for them. One that stays
+    in the process is read as a letter: no header, no checksum, and no copy on the host.
 
     Args:
         head: the header
         common: the piece that all clients of the round share
         single: the piece of this client
-        checksum: the CRC-32 of the message, if this process or its worker computed it when it made the pieces
+        letter: the message that the bytes are made from, in place of them
     """
 
-    head: bytes
-    common: bytes | memoryview = b""
-    single: bytes | memoryview = b""
-    checksum: int | None = field(default=None, init=False)
+    def __init__(
+        self,
+        head: bytes = b"",
+        common: bytes | memoryview = b"",
+        single: bytes | memoryview = b"",
+        letter: Letter | None = None,
+    ) -> None:
+        self.letter, self._pieces = letter, None if letter else (head, common, single)
+        self._checksum: int | None = None
+
+    @property
+    def pieces(self) -> tuple[bytes, bytes | memoryview, bytes | memoryview]:
+        """Header, common piece and single piece."""
+        if self._pieces is None:
+            assert self.letter is not None
+            head, self._checksum = _header(self.letter)
+            self._pieces = head, self.letter.common.data, self.letter.own.data
+        return self._pieces
+
+    @property
+    def head(self) -> bytes:
+        """The header."""
+        return self.pieces[0]
+
+    @property
+    def common(self) -> bytes | memoryview:
+        """The piece that all clients of the round share."""
+        return self.pieces[1]
+
+    @property
+    def single(self) -> bytes | memoryview:
+        """The piece of this client."""
+        return self.pieces[2]
+
+    @property
+    def checksum(self) -> int | None:
+        """The CRC-32 of the message, if this process or its worker computed it when it made the pieces."""
+        return self._checksum if self.pieces else None
 
     @classmethod
     def of(cls, data: "bytes | Frame") -> "Frame":
@@ -171,14 +261,17 @@ class Frame:
         return cls(data[: HEADER.size], bytes(rest[:at]), rest[at:])
 
     def __len__(self) -> int:
-        return len(self.head) + len(self.common) + len(self.single)
+        if self._pieces is None:
+            assert self.letter is not None
+            return HEADER.size + self.letter.own.nbytes + self.letter.common.nbytes
+        return sum(map(len, self._pieces))
 
     def __bytes__(self) -> bytes:
-        return b"".join((self.head, self.common, self.single))
+        return b"".join(self.pieces)
 
     def with_checksum(self, checksum: int | None) -> "Frame":
         """Return the frame with the checksum that was computed from its pieces, so that it is not computed again."""
-        object.__setattr__(self, "checksum", checksum)
+        self._checksum = checksum
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -221,8 +314,8 @@ def pack(message: Message) -> bytes:
     return bytes(address(message.head, Body.of(message.payload), Body.of(message.common)))
 
 
-def address(head: Head, own: Body, common: Body = NOTHING) -> Frame:
-    """Return a message with this header and these pieces."""
+def address(head: Head, own: Body, common: Body = NOTHING, group: Rows | None = None, row: int = 0) -> Frame:
+    """Return a message with this header and these pieces; its bytes are made when they are asked for."""
     for name, most in (("round", 2**32), ("client", 2**32), ("codec", 2**32), ("exchange", 2**8), ("version", 2**32)):
         value = getattr(head, name)
         if not 0 <= value < most:
@@ -230,11 +323,17 @@ def address(head: Head, own: Body, common: Body = NOTHING) -> Frame:
     if head.kind not in KINDS:
         raise PayloadError(f"kind must be 'down' or 'up', got {head.kind!r}")
     _check_weight(head.weight)
+    return Frame(letter=Letter(head, own, common, group, row))
+
+
+def _header(letter: Letter) -> tuple[bytes, int]:
+    """Return the header of a message as bytes, and the checksum of the message."""
+    head, own, common = letter[:3]
     which = KINDS.index(head.kind), head.exchange, common.arrays, own.arrays
-    numbers = head.round, head.version, head.client, head.codec, head.weight, len(common.data) + len(own.data)
+    numbers = head.round, head.version, head.client, head.codec, head.weight, common.nbytes + own.nbytes
     checked = HEADER.pack(MAGIC, VERSION, *which, *numbers, 0)[:CHECKED]
     whole = checksum(checked, checksum(own.data, common.checksum) if common.arrays else own.checksum)
-    return Frame(checked + struct.pack("<I", whole), common.data, own.data).with_checksum(whole)
+    return checked + struct.pack("<I", whole), whole
 
 
 def sizes(message: Message) -> dict[str, int]:
@@ -467,15 +566,18 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
     raise PayloadError("a count has more than 63 bits")
 
 
-def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tensor:
+def expect(payload: Payload, name: str, dtype: torch.dtype, count: int | None) -> Tensor:
     """Return an array of a payload. Raise ``PayloadError`` if it is missing or has another type or count.
 
-    Codecs call it to read a payload.
+    Codecs call it to read a payload: ``[count]``, or ``[K, count]`` of the messages of a group, which are checked
+    together. With ``None``, it is the array of one message, of any length. What comes over a link has one dimension.
     """
     tensor = payload.get(name)
-    if tensor is not None and tensor.dtype == dtype and tensor.shape == (count,):
-        return tensor
-    wanted = f"expected {count:,} {_short(dtype)} values named {name!r}"
+    if tensor is not None and tensor.dtype == dtype and tensor.dim() in (1, 2):
+        any_length = count is None and tensor.dim() == 1
+        if any_length or tensor.shape[-1] == count:
+            return tensor
+    wanted = f"expected {'' if count is None else f'{count:,} '}{_short(dtype)} values named {name!r}"
     if tensor is None:
         raise PayloadError(f"{wanted}, got {', '.join(map(repr, sorted(payload))) or 'an empty payload'}")
     shape = "" if tensor.dim() == 1 else f" in {tensor.dim()} dimensions"

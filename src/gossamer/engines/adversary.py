@@ -26,7 +26,7 @@ from gossamer.core.types import Flops, Params, State
 from gossamer.parts.attacks import ATTACKS
 from gossamer.parts.attacks.base import Attack, Collusion, DataAttack, Scene, Triggered, UpdateAttack
 from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Data, Samples
+from gossamer.tasks.data.samples import AnySamples, Data
 
 
 @contextmanager
@@ -67,7 +67,7 @@ class Adversary:
 
     # Samples.
 
-    def poisoned(self, samples: Samples, data: Data, split: Split) -> Samples:
+    def poisoned(self, samples: AnySamples, data: Data, split: Split) -> AnySamples:
         """Return the training samples of all clients, changed for hostile clients if the attack changes samples."""
         if not isinstance(attack := self.attack, DataAttack):
             return samples

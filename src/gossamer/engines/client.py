@@ -6,8 +6,8 @@ other processes. The simulator and the Flower nodes use the same class, ``Client
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,33 +16,23 @@ from torch import Tensor
 
 from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import StraightThrough
 from gossamer.core.delivery import Delivery, delivery
 from gossamer.core.devices import number, to_device
 from gossamer.core.errors import ConfigError, GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
 from gossamer.core.random import Key, fold, seeded, tensor
-from gossamer.core.solver import AnyMove, ForwardSolver, Gradients, Hyperparams, Move, PerSampleSolver, StepKeys
-from gossamer.core.tree import add, difference, multiply, scale, subtract
+from gossamer.core.tree import multiply
 from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
 from gossamer.engines.adversary import Adversary, withheld
+from gossamer.engines.local_step import LocalStep
 from gossamer.methods.composition import compose
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.lazy import LazySamples, Request
-from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.losses import weight
-from gossamer.tasks.moves import moved
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.random_layers import Numbers
-
-Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
-"""Map model tensors to the loss, the gradients and the changed buffers of the current batch."""
-
-EvaluateLoss = Callable[[Params, Move | None], Tensor]
-"""Map model tensors, and a change of the trained ones, to the loss of the current batch."""
 
 
 class ClientTask(NamedTuple):
@@ -144,7 +134,7 @@ class Client:
         """Return the operations of the local steps, which are known before training. The whole task has no fewer."""
         job = self._received(client_task)
         batches, solver = BatchSchedule(self, client_task), self.exchange.solver
-        if isinstance(solver, PerSampleSolver) and solver.eager:  # training draws other batches, which have fewer rows
+        if solver.eager:  # training draws other batches, which have fewer rows
             batches.rows = [rows[: solver.rows(len(client_task.samples))] for rows in batches.rows]
         return batches.flops(job if len(job.models) == 1 else self.exchange.choose(job, 0))
 
@@ -203,13 +193,13 @@ class Client:
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps."""
-        solver, objective = self.exchange.solver, self.objective
+        objective, step = self.objective, self.local_step(job, alone=True).eager
         batches, losses = self.batches(client_task), []
         start, carry, context = self.begin(job, len(batches))
-        hyperparams = solver.hyperparams(job.clock)
+        hyperparams = self.exchange.solver.hyperparams(job.clock)
         with seeded(fold(job.key, "torch")):
             for feed in batches:
-                carry, loss = self.step(start, carry, at_batch(context, feed), *objective.open(feed), hyperparams)
+                carry, loss = step(start, carry, at_batch(context, feed), *objective.open(feed), hyperparams)
                 losses.append(loss)
         return self.finish(client_task, job, batches, carry, mean(losses))
 
@@ -225,67 +215,47 @@ class Client:
 
     def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
         """Build the training result from the carry of the last step and the mean loss."""
-        change = {} if self.exchange.carried else difference(carry["params"], job.start)
+        layout, change = job.layout.full, Params()
+        if not self.exchange.carried:
+            change = layout.unflatten(carry["params"] - layout.joined(job.start))
         return Trained(change, carry, loss, batches.flops(job), len(client_task.samples))
 
-    def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
+    def begin(self, job: Job, steps: int) -> tuple[Tensor, State, State]:
         """Return the start of a round, the carry of its first step, and the context that all steps share."""
-        start = {**job.start, **self.objective.local()}
-        exchange, device = self.exchange, self.objective.device
-        carry = exchange.solver.begin(start, job.sections, exchange.solver_state(job), steps)
-        codec = exchange.upload_surrogate(job).surrogate_context(job.layout, steps, job.codec_key, device)
-        parametrization = (
-            self.method.parametrization.context(job.part.take(self.built), fold(job.key, "form"))
-            if self.parametrized
-            else {}
-        )
-        more: State = {} if job.labels is None else {"labels": job.labels}
-        if self.objective.random.layers:
-            more["random"] = {"key": tensor(fold(job.key, "layers"), device)}
-        if isinstance(exchange.solver, PerSampleSolver):
-            more["per_sample"] = self._per_sample(exchange.solver, job)
-        if isinstance(exchange.solver, ForwardSolver):
-            keys = exchange.solver.direction_key(job.codec_key), fold(job.key, "solver")
-            common, own = (tensor(key, device) for key in keys)
-            more["forward"] = {"common": common, "own": own}
-        counts = bool(codec or parametrization or more.keys() & {"random", "per_sample", "forward"})
-        step_index = {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if counts else {}
+        exchange, objective, layout = self.exchange, self.objective, job.layout.full
+        solver, device = exchange.solver_on(layout), objective.device
+        start = layout.joined(job.start)  # [n]
+        carry = solver.begin(start, exchange.solver_sections(job.sections, layout), exchange.solver_state(job), steps)
+        if objective.counters:
+            carry = {**carry, "counters": objective.local()}
+        codec = exchange.codec.surrogate_context(exchange.coding(job), steps, device)
+        form = State()
+        if self.parametrized:
+            form = self.method.parametrization.context(job.part.take(self.built), fold(job.key, "form"))
+        context: State = {"codec": codec, "form": form}
+        if job.part.keep:
+            kept = {name: job.part.keep.get(name, torch.ones_like(tensor)) for name, tensor in job.start.items()}
+            context["keep"] = layout.flatten(kept).to(start)
+        if job.labels is not None:
+            context["labels"] = job.labels
+        if objective.random.layers:
+            context["random"] = {"key": tensor(fold(job.key, "layers"), device)}
+        if solver.uses == "samples":
+            assert job.samples is not None
+            expected = number(solver.expected(len(job.samples)), layout.dtype, device)
+            context["per_sample"] = {"key": tensor(fold(job.key, "solver"), device), "expected": expected}
+        if solver.uses == "losses":
+            common, own = solver.direction_key(job.codec_key), fold(job.key, "solver")
+            context["forward"] = {"common": tensor(common, device), "own": tensor(own, device)}
+        if codec or form or context.keys() & {"random", "per_sample", "forward"}:
+            carry = {**carry, "step_index": torch.zeros((), dtype=torch.int64, device=device)}
         if job.scale is not None:
-            more["scale"] = number(job.scale, job.layout.dtype, device)
-        return (
-            start,
-            {**carry, **step_index},
-            {"keep": dict(job.part.keep), "codec": codec, "form": parametrization, **more},
-        )
+            context["scale"] = number(job.scale, layout.dtype, device)
+        return start, carry, context
 
-    def _per_sample(self, solver: PerSampleSolver, job: Job) -> State:
-        """Return what a solver needs to make its gradient from those of samples."""
-        assert job.samples is not None
-        expected = number(solver.expected(len(job.samples)), job.layout.dtype, self.objective.device)
-        return {"key": tensor(fold(job.key, "solver"), self.objective.device), "expected": expected}
-
-    def step(
-        self, start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams
-    ) -> tuple[State, Tensor]:
-        """Run one local step in eager mode; return the next carry and the loss."""
-        objective, trained = self.objective, self.objective.trained
-        labels = context.get("labels")
-
-        def loss(at: Params, move: Move | None) -> Tensor:
-            return objective.loss(at, x, y, labels, move, random_numbers(context, carry))
-
-        if "forward" in context:
-            return forward_step(self, loss, start, carry, context, hyperparams)
-        numbers = random_numbers(context, carry)
-
-        def evaluate(at: Params) -> tuple[Tensor, Params, Params]:
-            if "per_sample" not in context:
-                return objective.gradient(at, x, y, labels, numbers=numbers)
-            objective.train_mode(alone=True)
-            with objective.precision.products():
-                return objective.sample_gradients(at, x, y, labels, numbers)
-
-        return step(self, trained, evaluate, start, carry, context, hyperparams)
+    def local_step(self, job: Job, alone: bool = False) -> LocalStep:
+        """Return the local step of clients with tensors like this one's; ``alone`` is for this one's steps in turn."""
+        return LocalStep(self.method, self.exchange, self.objective, job.layout, alone)
 
     def screen_rows(self, job: Job) -> Tensor:
         """Return the samples of the gradient after training: the first batch of a new permutation."""
@@ -330,122 +300,9 @@ def mean(losses: Sequence[Tensor]) -> float:
     return float(torch.stack(list(losses)).mean()) if losses else math.nan
 
 
-def step(
-    client: Client,
-    trained: Sequence[str],
-    evaluate: Evaluate,
-    start: Params,
-    carry: State,
-    context: State,
-    hyperparams: Hyperparams,
-) -> tuple[State, Tensor]:
-    """Run one step of a method's solver: return the next carry and the loss. All executors use this function.
-
-    ``context`` holds what is constant during the round:
-
-        keep: masks of the trained entries, for tensors that are trained in part
-        codec: context of the straight-through estimator; empty if there is none
-        form: context of the parametrization; empty if the network's own tensors are trained
-        labels: vector of the labels that count, if not all do
-        random: the key of random layers; absent if there are none
-        scale: factor of the loss, if it is not 1
-        forward: the keys of a solver that evaluates losses only; see ``forward_step``
-        per_sample: key and expected size of a batch, if the solver makes its gradient from those of samples
-        real: for such a solver, 1 for each sample of the batch and 0 for those that fill it up; it changes by step
-    """
-    losses: list[Tensor] = []
-    parametrization, solver = client.method.parametrization, client.exchange.solver
-
-    def gradient(params: Params) -> Gradients:
-        at = sent_params(client, trained, start, params, carry, context)
-        loss, grads, changed = evaluate(
-            parametrization.network(at, context["form"], carry["step_index"]) if context["form"] else at
-        )
-        if isinstance(solver, PerSampleSolver):
-            loss = torch.where(context["real"] > 0, loss, 0).sum() / context["real"].sum().clamp(min=1)
-            grads = _released(solver, grads, partial(adapted, at), context, carry["step_index"])
-        else:
-            grads = adapted(at, grads)
-        losses.append(loss)
-        return grads, changed
-
-    def adapted(at: Params, grads: Params) -> Params:
-        grads = parametrization.pull(grads, at, context["form"]) if context["form"] else grads
-        if "scale" in context:
-            grads = scale(grads, context["scale"])
-        return multiply(grads, context["keep"])
-
-    new = solver.step(gradient, start, carry, hyperparams)
-    if "step_index" in carry:
-        new = {**new, "step_index": carry["step_index"] + 1}
-    return new, losses[-1]
-
-
-def forward_step(
-    client: Client, evaluate: EvaluateLoss, start: Params, carry: State, context: State, hyperparams: Hyperparams
-) -> tuple[State, Tensor]:
-    """Run one step of a solver that evaluates losses only: return the next carry and the mean of the losses.
-
-    All losses of a step are those of one batch, with the same numbers in random layers.
-    """
-    losses: list[Tensor] = []
-    solver, parametrization, trained = client.exchange.solver, client.method.parametrization, client.objective.trained
-    assert isinstance(solver, ForwardSolver)
-
-    def loss(params: Params, move: AnyMove = None) -> Tensor:
-        if context["codec"] or context["form"]:  # these compute other tensors from all of the moved ones
-            params, move = sent_params(client, trained, start, moved(params, move, trained), carry, context), None
-            params = (
-                parametrization.network(params, context["form"], carry["step_index"]) if context["form"] else params
-            )
-        value = evaluate(params, move)
-        losses.append(value)
-        return value * context["scale"] if "scale" in context else value
-
-    keys = StepKeys(context["forward"]["common"], context["forward"]["own"], carry["step_index"])
-    new = solver.advance(loss, start, carry, hyperparams, keys)
-    return {**new, "step_index": carry["step_index"] + 1}, torch.stack(losses).mean()
-
-
-def _released(
-    solver: PerSampleSolver, grads: Params, adapted: Callable[[Params], Params], context: State, step_index: Tensor
-) -> Params:
-    """Return the gradient that a solver makes from the gradients of a batch's samples."""
-    given: State = context["per_sample"]
-    each = torch.vmap(adapted)(grads)
-    weights = torch.vmap(solver.weight)(each) * context["real"]
-    total = {name: torch.tensordot(weights, grad, 1) for name, grad in each.items()}
-    return multiply(solver.release(total, given["expected"], given["key"], step_index), context["keep"])
-
-
 def at_batch(context: State, feed: State) -> State:
     """Return the context of a step on a batch: with the rows that count, if not all do."""
     return {**context, "real": feed["real"]} if "real" in feed else context
-
-
-def random_numbers(context: State, carry: State) -> Numbers | None:
-    """Return the numbers of random layers for the current step; none if there are no such layers."""
-    if "random" not in context:
-        return None
-    return Numbers(context["random"]["key"], carry["step_index"])
-
-
-def sent_params(
-    client: Client, trained: Sequence[str], start: Params, params: Params, carry: State, context: State
-) -> Params:
-    """Return the tensors of the forward pass: the client's, or what a straight-through estimator makes of them."""
-    if not context["codec"]:
-        return params
-    return surrogate_params(client.exchange.surrogate, trained, start, params, context, carry["step_index"])
-
-
-def surrogate_params(
-    codec: StraightThrough, trained: Sequence[str], start: Params, params: Params, context: State, step_index: Tensor
-) -> Params:
-    """Return the tensors of the forward pass of a straight-through estimator: start plus encoded change."""
-    change = subtract(params, {name: start[name] for name in trained})
-    sent = multiply(codec.surrogate(change, context["codec"], step_index), context["keep"])
-    return {**params, **{name: start[name] + value for name, value in sent.items()}}
 
 
 class BatchSchedule:
@@ -457,16 +314,12 @@ class BatchSchedule:
     def __init__(self, client: Client, client_task: ClientTask) -> None:
         self.key = own_key(client_task.key, client_task.clock)
         solver, samples, key = client.exchange.solver, client_task.samples, fold(self.key, "batches")
-        self.counts: list[int] | None = None
-        if isinstance(solver, PerSampleSolver):
-            drawn = solver.draw(len(samples), key)[: client_task.limit]
-            plan, self.counts = [each.rows for each in drawn], [each.drawn for each in drawn]
-        else:
-            plan = solver.plan(len(samples), key)[: client_task.limit]
-        self.rows = [samples[batch] for batch in plan]
+        drawn = solver.draw(len(samples), key)[: client_task.limit]
+        self.rows = [samples[each.rows] for each in drawn]
+        self.counts = [each.drawn for each in drawn] if solver.uses == "samples" else None
         self.objective = client.objective
         self.requests: dict[int, Request] = {}
-        self.evaluations = solver.evaluations if isinstance(solver, ForwardSolver) else None
+        self.evaluations = solver.evaluations if solver.uses == "losses" else None
 
     @cached_property
     def draws(self) -> list[Tensor] | None:
@@ -535,13 +388,22 @@ class TrainingInfo:
 
     def __init__(self, client: Client, job: Job, trained: Trained) -> None:
         self.client, self.job, self.change = client, job, trained.change
-        self.start, self.carry, self.flops = job.start, trained.carry, 0
-        self._gradient = trained.gradient
+        self.start, self.layout, self.flops = job.start, job.layout.full, 0
+        self._carry, self._gradient = trained.carry, trained.gradient
 
     @cached_property
     def weights(self) -> Params:
         """The client's tensors after training."""
-        return add(self.start, self.change)
+        return self.layout.unflatten(self.layout.joined(self.start) + self.layout.joined(self.change))
+
+    @cached_property
+    def carry(self) -> State:
+        """The solver's carry after the last step, with its vectors as tensors by name."""
+        size, unflatten = (self.layout.size,), self.layout.unflatten
+        vectors = {
+            name: value for name, value in self._carry.items() if isinstance(value, Tensor) and value.shape == size
+        }
+        return {**self._carry, **{name: unflatten(vector) for name, vector in vectors.items()}}
 
     @property
     def _rows(self) -> Tensor:
@@ -590,8 +452,8 @@ class TrainingInfo:
 
 def refuse_reading(client: Client, how: str) -> None:
     """Refuse what reads the samples of a client outside of the steps of a solver that protects them."""
-    if isinstance(client.exchange.solver, PerSampleSolver):
-        name = type(client.exchange.solver).__name__.removeprefix("Bound")
+    if client.exchange.solver.uses == "samples":
+        name = type(client.exchange.solver).__name__
         raise ConfigError(f"the method {how} of a client's samples, which {name} does not protect: use another method")
 
 

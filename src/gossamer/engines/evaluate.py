@@ -5,6 +5,7 @@ A metric may be undefined for a client: AUROC needs two classes. The client then
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,21 @@ from torch import Tensor
 from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError
-from gossamer.core.exchange import Assignment, Download
+from gossamer.core.exchange import Arrival, Assignment, Download
 from gossamer.core.method import Exchange
-from gossamer.core.server import BoundServer, ModelPerClient
-from gossamer.core.types import Params, State
+from gossamer.core.server import Server
+from gossamer.core.types import Clock, Params, State
 from gossamer.parts.attacks.base import Triggered
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.listen import Listen
-from gossamer.parts.solvers.loss_probe import LossProbe
-from gossamer.parts.views.full import Full
+from gossamer.parts.solvers.probes import LossProbe
+from gossamer.parts.views.entries import Full
 from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS
+from gossamer.tasks.batch_norms import OfOwnBatch, OfTraining
 from gossamer.tasks.data.lazy import LazySamples
 from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.data.samples import AnySamples, Samples
 from gossamer.tasks.metrics import Judgement, Metric
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
 
 Values = tuple[float, ...]
 """One number per metric; the loss comes first where it is included."""
@@ -52,7 +52,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, objective: Objective, labels: Labels | None = None, held: tuple[Samples, Split] | None = None
+        self, objective: Objective, labels: Labels | None = None, held: tuple[AnySamples, Split] | None = None
     ) -> None:
         task = objective.task
         test, self.split = held or (task.data.test, task.split)
@@ -203,26 +203,30 @@ def validation_figures(metrics: Sequence[Metric], found: Evaluated) -> Evaluated
 
 def evaluation_exchange(method: BoundMethod) -> BoundExchange:
     """Return the exchange that sends models to Flower nodes for evaluation: complete and uncompressed."""
-    make = OwnModels if method.training.per_client else Models
-    exchange = Exchange(Full(), LossProbe(), Dense(), make(method.training.server), Dense())
+    exchange = Exchange(Full(), LossProbe(), Dense(), Models(method.training.server), Dense())
     return method.bind_exchange(exchange, len(method.exchanges) + 1, True)
 
 
-class Models(Listen):
-    """The models of another server, without its sections."""
+@dataclass(frozen=True)
+class Models(Server):
+    """The models of another server, without its sections. Uploads change nothing."""
 
-    def __init__(self, server: BoundServer) -> None:
-        self.server = server
+    server: Server
+
+    def home(self, client: int) -> Assignment:
+        """Return the assignment of the client's own model."""
+        return self.server.home(client)
 
     def download(self, state: State, assignment: Assignment) -> Download:
         """Return only the models."""
         return Download(self.server.download(state, assignment).models)
 
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> None:
+        """Return no accumulator."""
 
-class OwnModels(Models, ModelPerClient):
-    """The models of a server with one model per client."""
+    def fold(self, acc: None, arrival: Arrival) -> None:
+        """Ignore the update."""
 
-    def home(self, client: int) -> Assignment:
-        """Delegate to the wrapped server."""
-        assert isinstance(self.server, ModelPerClient)
-        return self.server.home(client)
+    def finish(self, state: State, acc: None, clock: Clock) -> State:
+        """Return the state unchanged."""
+        return state

@@ -19,7 +19,6 @@ from gossamer.core import tree
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.exchange import Outcome
 from gossamer.core.method import Method
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, secret_key
 from gossamer.core.random import key as make_key
 from gossamer.core.store import ClientStore
@@ -141,7 +140,7 @@ class KeptRun(ABC):
         such entries: schedules that keep earlier ones in checkpoints are refused with differential privacy.
         """
         servers = [exchange.server for exchange in self.method.exchanges] if self.secure_noise else []
-        return tuple(name for each in servers if isinstance(each, PrivatePart) for name in each.secret_state)
+        return tuple(name for each in servers for name in each.secret_state)
 
     def split_of(self, options: Options) -> Split | None:
         """Return the training samples of each client, if they are known."""

@@ -110,7 +110,8 @@ class Ledger:
 
     def receive(self, client: int, kinds: dict[str, int], cost: Cost) -> None:
         """Record one download."""
-        self.down.update(kinds)
+        for kind, nbytes in kinds.items():
+            self.down[kind] += nbytes
         if any(cost):
             self.energy["receiving"] = self.energy.get("receiving", 0.0) + cost.joules
             self.tallies[client].spend(*cost)
@@ -130,7 +131,8 @@ class Ledger:
 
     def answer(self, client: int, kinds: Mapping[str, int], receipt: Receipt) -> None:
         """Record a message of a client that is no upload: an answer in a phase of secure aggregation."""
-        self.up.update(kinds)
+        for kind, nbytes in kinds.items():
+            self.up[kind] += nbytes
         self.energy["sending"] += receipt.joules
         self.airtime = max(self.airtime, receipt.seconds)
         tally = self.tallies[client]

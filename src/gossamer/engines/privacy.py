@@ -1,10 +1,10 @@
 """Differential privacy of a run: which statement holds, what each round adds, and when the budget ends the run.
 
-The statement is that of the part that adds noise (``PrivatePart``): a server, a codec or a solver. It holds only if
-nothing else that depends on the clients' data leaves them, or changes the model. So a run is refused if another
-exchange sends values without noise, if a part sends sections besides the update, or if clients are excluded or updates
-of several versions are mixed. It is about the models of all rounds. Records, such as losses and numbers of samples, are
-not covered.
+The statement is that of the part that adds noise: a server, a codec or a solver (``private``). It
+holds only if nothing else that depends on the clients' data leaves them, or changes the model. So a run is refused if
+another exchange sends values without noise, if a part sends sections besides the update, or if clients are excluded or
+updates of several versions are mixed. It is about the models of all rounds. Records, such as losses and numbers of
+samples, are not covered.
 
 Epsilon is a function of the number of rounds, so records are the same after a resumed run.
 """
@@ -17,10 +17,10 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
 from gossamer.core.extras import need
-from gossamer.core.privacy import SEED, SYSTEM, Guarantee, PrivatePart
-from gossamer.core.server import Server, SumServer
+from gossamer.core.privacy import SEED, SYSTEM, Guarantee
+from gossamer.core.view import CHANGE
 from gossamer.engines.options import Options
-from gossamer.parts.privacy.budget import participation, parts_of, usual_delta
+from gossamer.parts.privacy.budget import guaranteed, participation, parts_of, usual_delta
 from gossamer.parts.privacy.renyi import Renyi, compose
 from gossamer.tasks.data.partition import Split
 
@@ -135,14 +135,15 @@ def privacy_of(
     count = 1 if method.pooled else clients
     cohort, known = options.cohort(count) if count > 1 else 1, steady and options.schedule is None
     sizes = _sizes(split())
-    central, fewest = all(isinstance(part, Server) for part in found), min(sizes, default=0)
+    central = all(any(part is exchange.server for exchange in method.exchanges) for part in found)
+    fewest = min(sizes, default=0)
     taking = participation(method.sampler, count, cohort, options.rounds, fewest, steady=known, central=central)
-    guarantee = _one([part.guarantee(taking) for part in found])
+    guarantee = _one([guaranteed(part, taking) for part in found])
     units = sum(sizes) if guarantee.unit == "example" and sizes else count
     delta = options.delta if options.delta is not None else usual_delta(units)
     seen = taking._replace(sampling="other")
     amplified = guarantee.unit == "client" and taking.sampling in ("poisson", "fixed")
-    unsampled = _one([part.guarantee(seen) for part in found]) if amplified else None
+    unsampled = _one([guaranteed(part, seen) for part in found]) if amplified else None
     made = Privacy(guarantee, delta, options.epsilon, secure_noise, central, unsampled)
     made.check_start()
     return made
@@ -171,16 +172,17 @@ def _rules(method: BoundMethod, options: Options) -> Iterator[tuple[bool, str]]:
 def _unprotected(exchange: BoundExchange) -> Iterator[tuple[bool, str]]:
     """Yield the values that clients of an exchange send without noise."""
     private, why = parts_of(exchange), "differential privacy"
-    solver, view = (type(part).__name__.removeprefix("Bound") for part in (exchange.solver, exchange.view))
+    solver, view = type(exchange.solver).__name__, type(exchange.view).__name__.removeprefix("Bound")
     yield bool(private), f"differential privacy: {solver} sends values without noise, in exchange {exchange.number + 1}"
     sections = [section.name for section in exchange.solver.sections]
-    own = isinstance(exchange.solver, PrivatePart)
-    yield own or not sections, f"differential privacy: {solver} sends {', '.join(sections)} without noise"
+    yield (
+        exchange.solver.private or not sections,
+        f"differential privacy: {solver} sends {', '.join(sections)} without noise",
+    )
     server = exchange.server
-    unequal = isinstance(server, SumServer) and not server.equal_weights and exchange.hides
+    unequal = not server.equal_weights and exchange.hides
     yield not unequal, f"{why}: clients are weighted by numbers of samples, which have no noise: use weights='uniform'"
-    telling = exchange.view_memory is not None
-    yield not telling, f"differential privacy: {view} sends the masks of clients without noise"
+    yield exchange.view.section != CHANGE, f"differential privacy: {view} sends the masks of clients without noise"
 
 
 def _one(guarantees: Iterable[Guarantee]) -> Guarantee:

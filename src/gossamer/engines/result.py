@@ -13,6 +13,7 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import need
 from gossamer.core.fields import problem
+from gossamer.core.view import CHANGE
 from gossamer.runs.records import Record
 from gossamer.runs.report import Folder, page, series, tables
 from gossamer.runs.report.anomalies import anomalies_of
@@ -161,9 +162,9 @@ class Result:
         if file is None and self.path is None:
             raise ConfigError('this run was kept in memory: name the page, as in result.report("report.html")')
         run, clients = self.run, self.about["task"]["clients"]
-        memory = run.method.training.view_memory
+        view = run.method.training.view
         if self.path is not None:
-            folder = Folder(self.path, clients, run.task.data, lambda: memory.first if memory else None)
+            folder = Folder(self.path, clients, run.task.data, lambda: view.first if view.section == CHANGE else None)
             return page.write(folder, Path(file) if file else None)
         drawn = page.render(Path(str(file)).stem, self.about, self.metrics, run.task.split, run.task.data)
         with files.on_failure(f"{file} was not written"):

@@ -327,8 +327,7 @@ class FederatedRun(KeptRun):
 
     def _warn(self, exchange: BoundExchange, figures: Mapping[str, float]) -> None:
         """Show a warning of the codec, once per run."""
-        codec = exchange.measured_codec
-        text = codec.warning(figures) if codec and figures and not self.warned else None
+        text = exchange.codec.warning(figures) if figures and not self.warned else None
         if text is not None:
             self.warned = True
             warnings.warn(text, CodecWarning, stacklevel=2)

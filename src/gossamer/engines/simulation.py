@@ -46,7 +46,7 @@ from gossamer.parts.secure.primitives import SimulatedKeys
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, CLUSTER, read_about
 from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.data.samples import AnySamples
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Simulation(FederatedRun):
         self.about |= {"slots": made.slots, "refills": schedule.refills}
         return made
 
-    def _held_out(self, every: int) -> tuple[Split, tuple[Samples, Split]]:
+    def _held_out(self, every: int) -> tuple[Split, tuple[AnySamples, Split]]:
         """Return the split without held-out samples, and these samples with their split."""
         rest, held, chosen = self.task.split.hold_out(every)
         kept = bool((rest.sizes()[self.task.split.sizes() > 0] > 0).all())

@@ -1,4 +1,4 @@
-"""Device types: memory, computing speed and radio.
+"""Device types: memory, computing speed and links.
 
 To add a key to fleet files, add a field to ``Device`` and a line to ``KEYS``. The defaults describe a cell as in
 studies of wireless learning (Chen et al., 2021, https://arxiv.org/abs/1909.07972, and its code).
@@ -6,16 +6,15 @@ studies of wireless learning (Chen et al., 2021, https://arxiv.org/abs/1909.0797
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gossamer.core.errors import ConfigError, Mistakes, gather, require
 from gossamer.core.random import Key, fold
 from gossamer.core.specs import unknown
 from gossamer.fleet.availability import AlwaysAvailable, AvailabilityModel, AvailabilityTrace
 from gossamer.fleet.keys import KEYS, Span, contradictions
-from gossamer.fleet.links import FixedRate, Transfer
-from gossamer.fleet.radio import Density, Fading, Link
-from gossamer.fleet.rate_trace import RateTrace
+from gossamer.fleet.links import FixedRate, RateTrace, Transfer
+from gossamer.fleet.radio import Density, Fading, Link, outage, rate
 
 UNSAID = ("memory", "most_power", "down_bandwidth", "up", "down", "up_trace", "down_trace")
 """Keys without a default value."""
@@ -206,3 +205,33 @@ def read(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def mistake(name: str, value: object) -> str:
     """Return the message for an invalid value of a key."""
     return f"{name} must be {KEYS[name].wanted}, got {value!r}"
+
+
+class Terminal(NamedTuple):
+    """The device and the links of one client.
+
+    Args:
+        device: the device
+        up: the uplink
+        loss: the probability that an upload is lost
+        power: the watts of sending
+        down: the downlink; none if downloads are free
+    """
+
+    device: Device
+    up: Transfer
+    loss: float
+    power: float
+    down: Transfer | None
+
+
+def connect(device: Device, key: Key, fading: Fading = "power", power: float | None = None) -> Terminal:
+    """Return the links of a client. Ranges are drawn with the key; ``power`` replaces that of a radio link."""
+    up, down = device.rate(True, key), device.rate(False, key)
+    if up is not None:
+        return Terminal(device, up, device.loss, device.sending_power(key), down)
+    radio = device.link(key, fading)
+    if down is None and (below := device.downlink(radio)) is not None:
+        down = FixedRate(rate(below))
+    link = radio if power is None else replace(radio, power=power)
+    return Terminal(device, FixedRate(rate(link)), outage(link), link.power, down)

@@ -33,8 +33,8 @@ from gossamer.fleet.availability import AvailabilityModel, AvailabilityTrace
 from gossamer.fleet.capacity import SHARES, Capacities, Needs, Room, Shares, largest_share
 from gossamer.fleet.device import Device
 from gossamer.fleet.keys import KEYS, Span, contradictions, located
+from gossamer.fleet.links import RateTrace
 from gossamer.fleet.radio import Density, Fading, Link
-from gossamer.fleet.rate_trace import RateTrace
 from gossamer.fleet.units import with_unit
 
 __all__ = ["AIR", "PHONES", "Device", "Fleet", "Span"]
@@ -86,8 +86,14 @@ class Fleet:
     def read(cls, path: str | Path) -> "Fleet":
         """Read a fleet from a file; list all mistakes."""
         try:
-            content = _content(Path(path))
-            fleet = cls(_devices(_table(content), Path(path).resolve().parent))
+            content = Path(path).read_bytes()
+            table = tomllib.loads(content.decode())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"{path}: is not TOML: {error}") from error
+        try:
+            fleet = cls(_devices(table, Path(path).resolve().parent))
         except ConfigError as error:
             raise ConfigError(*(f"{path}: {mistake}" for mistake in error.mistakes)) from error
         traces = "".join(dict.fromkeys(text for device in fleet.devices for text in device.traces))
@@ -112,9 +118,14 @@ class Fleet:
         Paths of traces are relative to the file where they are in its folder or below.
         """
         folder = Path(path).resolve().parent
-        head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-        entries = [_entry(device, folder) for device in self.devices]
-        files.write(Path(path), "\n".join([*([head] if head else []), *entries]).encode())
+        lines = [f"# {line}".rstrip() for line in comment.splitlines()]
+        for device in self.devices:
+            lines += [*([""] if lines else []), "[[device]]"]
+            for name in ("name", "clients", "memory", "flops", *device.changed):
+                if (value := getattr(device, name)) is not None:
+                    # Printable text has the same syntax in JSON and TOML.
+                    lines.append(f"{name} = {json.dumps(_plain(name, value, folder), ensure_ascii=False)}")
+        files.write(Path(path), "\n".join([*lines, ""]).encode())
 
     def device(self, client: int, clients: int) -> Device:
         """Return the device of a client, given the number of clients.
@@ -211,20 +222,6 @@ def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
 # Reading and writing files.
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}") from error
-
-
-def _table(content: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content.decode())
-    except ValueError as error:
-        raise ConfigError(f"is not TOML: {error}") from error
-
-
 def _devices(table: Mapping[str, Any], folder: Path) -> tuple[Device, ...]:
     mistakes = [unknown("key", key, ["device"]) for key in table if key != "device"]
     entries = table.get("device", [])
@@ -250,15 +247,6 @@ def _clashes(names: Sequence[str | None]) -> list[str]:
         return ["a fleet must have a device: write an entry [[device]] for each kind"]
     twice = sorted({name for name in names if name is not None and names.count(name) > 1})
     return [f"two devices are called {name!r}: give each kind a unique name" for name in twice]
-
-
-def _entry(device: Device, folder: Path) -> str:
-    """Write the values of a device that differ from the defaults."""
-    names = ("name", "clients", "memory", "flops", *device.changed)
-    values = {name: _plain(name, getattr(device, name), folder) for name in names if getattr(device, name) is not None}
-    # Printable text has the same syntax in JSON and TOML.
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
-    return "\n".join(["[[device]]", *lines, ""])
 
 
 def _plain(name: str, value: object, folder: Path) -> object:

@@ -13,8 +13,8 @@ from gossamer.core.errors import require
 from gossamer.core.random import Key, uniform
 from gossamer.core.specs import texts, written
 from gossamer.fleet.availability import AvailabilityModel, AvailabilityTrace, read_model
+from gossamer.fleet.links import RateTrace
 from gossamer.fleet.radio import Density
-from gossamer.fleet.rate_trace import RateTrace
 from gossamer.fleet.units import (
     DURATIONS,
     FREQUENCIES,
@@ -227,17 +227,11 @@ def contradictions(given: Collection[str]) -> list[str]:
 
 def located(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return an entry whose paths are relative to a folder, with full paths."""
-    paths = {name: str(folder / path) for name, path in entry.items() if name in PATHS and _is_path(path)}
+    named = [(name, entry.get(name)) for name in ("up_trace", "down_trace")]
+    paths = {name: str(folder / path) for name, path in named if isinstance(path, str) and path}
     model = entry.get("availability")
     if isinstance(model, str) and model.startswith("trace:"):
         fields = texts(model.removeprefix("trace:"), AvailabilityTrace)
         full = [written(name, str(folder / value) if name == "file" else value) for name, value in fields]
         paths["availability"] = f"trace:{','.join(full)}"
     return {**entry, **paths}
-
-
-PATHS = ("up_trace", "down_trace")
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str) and bool(value)

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from gossamer.core.errors import ConfigError, require, wrong_argument
-from gossamer.core.random import Key, fold, key, uniform
+from gossamer.core.random import fold, key, uniform
 from gossamer.core.specs import unknown
 from gossamer.fleet.availability import read_model
 from gossamer.fleet.device import Device
@@ -145,48 +145,35 @@ def sample(preset: str, clients: int, seed: int = 0) -> Fleet:
         (clients >= 1, wrong_argument("clients", clients, "must be at least 1")),
         (seed >= 0, wrong_argument("seed", seed, "must not be negative")),
     )
-    found, speeds = PRESETS[preset], _speeds(PRESETS[preset], fold(key(seed), "fleet", preset))
+    found, devices = PRESETS[preset], []
+    strata, normal = found.strata, NormalDist(0, found.spread)
+    places = uniform(fold(key(seed), "fleet", preset), strata, dtype=torch.float64).tolist()
     numbers = shared_out([round(1000 * link.share) for link in found.links], clients)
-    devices = [
-        _device(found, link, stratum, speeds[stratum], count)
-        for stratum in range(found.strata)
-        for link, number in zip(found.links, numbers, strict=True)
-        if (count := _in_stratum(stratum, found.strata, number))
-    ]
+    for stratum, place in enumerate(places):
+        faster = math.exp(normal.inv_cdf(min(max((stratum + place) / strata, TAIL), 1 - TAIL)))  # than the median
+        for link, number in zip(found.links, numbers, strict=True):
+            # The k-th of n clients is at (k + 1/2) / n of the range of speeds.
+            if count := sum((2 * k + 1) * strata // (2 * number) == stratum for k in range(number)):
+                devices.append(
+                    Device(
+                        f"{found.device} {stratum + 1}, {link.name}",
+                        clients=count,
+                        memory=int(_rounded(found.memory * faster, 2)),
+                        flops=_rounded(found.flops * faster, 3),
+                        power=link.power,
+                        receive_power=link.receive_power,
+                        capacitance=_rounded(found.watts * 1e-27, 3),  # watts at the default frequency of 1 GHz
+                        up=Span(*link.up),
+                        down=Span(*link.down),
+                        latency=link.latency,
+                        loss=link.loss,
+                        half_batch=found.half_batch,
+                        idle_power=found.idle_power,
+                        availability=read_model(found.availability),
+                        on_leave=found.on_leave,
+                    )
+                )
     return Fleet(tuple(devices))
-
-
-def _speeds(preset: Preset, at: Key) -> list[float]:
-    """Draw the speed of each stratum, relative to the median."""
-    places = uniform(at, preset.strata, dtype=torch.float64).tolist()
-    ranks = ((stratum + place) / preset.strata for stratum, place in enumerate(places))
-    normal = NormalDist(0, preset.spread)
-    return [math.exp(normal.inv_cdf(min(max(rank, TAIL), 1 - TAIL))) for rank in ranks]
-
-
-def _in_stratum(stratum: int, strata: int, clients: int) -> int:
-    """Return the clients of a stratum: the k-th of n is at (k + 1/2) / n of the range."""
-    return sum((2 * k + 1) * strata // (2 * clients) == stratum for k in range(clients))
-
-
-def _device(preset: Preset, link: LinkKind, stratum: int, faster: float, clients: int) -> Device:
-    return Device(
-        f"{preset.device} {stratum + 1}, {link.name}",
-        clients=clients,
-        memory=int(_rounded(preset.memory * faster, 2)),
-        flops=_rounded(preset.flops * faster, 3),
-        power=link.power,
-        receive_power=link.receive_power,
-        capacitance=_rounded(preset.watts * 1e-27, 3),  # watts at the default frequency of 1 GHz
-        up=Span(*link.up),
-        down=Span(*link.down),
-        latency=link.latency,
-        loss=link.loss,
-        half_batch=preset.half_batch,
-        idle_power=preset.idle_power,
-        availability=read_model(preset.availability),
-        on_leave=preset.on_leave,
-    )
 
 
 def _rounded(value: float, digits: int) -> float:

@@ -7,14 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gossamer.core.availability import SECOND, Availability
+from gossamer.core.availability import SECOND
 from gossamer.core.errors import require, wrong_argument
 from gossamer.core.random import choice, fold, key
-from gossamer.fleet.device import Device
+from gossamer.fleet.device import connect
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.keys import Span
-from gossamer.fleet.rate_trace import RateTrace
-from gossamer.fleet.terminal import connect
+from gossamer.fleet.links import RateTrace
 from gossamer.fleet.units import RATES, with_unit
 
 DAYS = 7
@@ -69,34 +68,32 @@ def summarise(fleet: Fleet, clients: int | None = None, seed: int = 0) -> FleetS
     devices = [link.device for link in links]
     models = zip(asked, (device.availability for device in devices), strict=True)
     here = [model.of_client(client, fold(run, "availability", client)) for client, model in models]
+    kinds = [
+        {
+            "name": device.name,
+            "clients": names[device.name],
+            "memory": device.memory,
+            "flops": device.flops,
+            "up": _rate(device.up, device.up_trace) or "radio",
+            "down": _rate(device.down, device.down_trace) or ("radio" if device.down_bandwidth is not None else "free"),
+            "availability": device.availability.to_text(),
+        }
+        for device in fleet.devices
+    ]
+    available = []
+    for hour in range(24):
+        middles = [((24 * day + hour) * 3600 + 1800) * SECOND for day in range(DAYS)]
+        met = sum(client.interval(at).start <= at for client in here for at in middles)
+        available.append(met / (DAYS * len(here)))
     return FleetSummary(
         clients=count,
-        kinds=[_kind(device, names[device.name]) for device in fleet.devices],
+        kinds=kinds,
         flops=[device.flops for device in devices],
         memory=[float(device.memory) for device in devices if device.memory is not None],
         up=[link.up.mean for link in links],
         down=[link.down.mean for link in links if link.down is not None],
-        available=[_share(hour, here) for hour in range(24)],
+        available=available,
     )
-
-
-def _share(hour: int, clients: list[Availability]) -> float:
-    """Return the share of clients that are available in the middle of an hour, over some days."""
-    times = [((24 * day + hour) * 3600 + 1800) * SECOND for day in range(DAYS)]
-    return sum(client.interval(at).start <= at for client in clients for at in times) / (DAYS * len(clients))
-
-
-def _kind(device: Device, count: int) -> dict[str, Any]:
-    below = "radio" if device.down_bandwidth is not None else "free"
-    return {
-        "name": device.name,
-        "clients": count,
-        "memory": device.memory,
-        "flops": device.flops,
-        "up": _rate(device.up, device.up_trace) or "radio",
-        "down": _rate(device.down, device.down_trace) or below,
-        "availability": device.availability.to_text(),
-    }
 
 
 def _rate(rate: float | Span | None, trace: RateTrace | None) -> str:

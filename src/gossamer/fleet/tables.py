@@ -37,25 +37,20 @@ def rows(path: str | Path, data: bytes, columns: Sequence[str]) -> Iterator[Row]
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a text in UTF-8: {error.reason}") from error
-    kept = ((number, line) for number, line in enumerate(lines, start=1) if line.strip() and line[0] != "#")
-    first = next((line for line in lines if line.strip() and line[0] != "#"), "")
-    return _json_rows(path, kept, columns) if first.lstrip().startswith("{") else _csv_rows(path, kept, columns)
-
-
-def _json_rows(path: str | Path, lines: Iterator[tuple[int, str]], columns: Sequence[str]) -> Iterator[Row]:
-    for number, line in lines:
-        try:
-            found = parse_json(line)
-        except ValueError as error:
-            raise misplaced(path, number, f"is not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise misplaced(path, number, f"must be a JSON object such as {{{columns[0]!r}: ...}}, got {line.strip()}")
-        yield Row(number, [found.get(column) for column in columns])
-
-
-def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], columns: Sequence[str]) -> Iterator[Row]:
+    kept = [(number, line) for number, line in enumerate(lines, start=1) if line.strip() and line[0] != "#"]
+    as_json = bool(kept) and kept[0][1].lstrip().startswith("{")
     places: list[int | None] = list(range(len(columns)))
-    for count, (number, line) in enumerate(lines):
+    for count, (number, line) in enumerate(kept):
+        if as_json:
+            try:
+                found = parse_json(line)
+            except ValueError as error:
+                raise misplaced(path, number, f"is not JSON: {error}") from error
+            if not isinstance(found, dict):
+                example = f"{{{columns[0]!r}: ...}}"
+                raise misplaced(path, number, f"must be a JSON object such as {example}, got {line.strip()}")
+            yield Row(number, [found.get(column) for column in columns])
+            continue
         try:
             cells = [cell.strip() for cell in next(csv.reader([line]))]
         except csv.Error as error:

@@ -8,7 +8,10 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import ClassVar
 
+from gossamer.core.availability import SECOND
 from gossamer.core.errors import require, wrong
+from gossamer.core.fields import CheckedFields
+from gossamer.core.specs import pieces
 
 Units = Mapping[str, int | Decimal]
 
@@ -36,6 +39,8 @@ LEVELS: Units = {"dBm": Decimal("1e-3"), "dBW": 1}
 DENSITY_LEVELS: Units = {f"{unit}/Hz": power for unit, power in LEVELS.items()}
 
 NONE: Units = MappingProxyType({})
+
+HOUR, DAY = 3600 * SECOND, 86400 * SECOND
 
 NUMBER = r"[-+]?[.\d]+(?:[eE][-+]?\d+)?"
 
@@ -89,6 +94,76 @@ class Duration:
     def seconds(self) -> float:
         """The length in seconds."""
         return self.nanoseconds / 1e9
+
+
+@dataclass(frozen=True)
+class TimeOfDay(CheckedFields):
+    """A time of the day.
+
+    Args:
+        nanoseconds: nanoseconds after midnight
+    """
+
+    nanoseconds: int
+
+    def __post_init__(self) -> None:
+        require((0 <= self.nanoseconds < DAY, wrong(self, "nanoseconds", "must be at least 0 and below one day")))
+
+    @classmethod
+    def of_text(cls, text: str) -> "TimeOfDay":
+        """Parse a time of the day.
+
+        >>> TimeOfDay.of_text("22h") == TimeOfDay.of_text("22:00"), TimeOfDay.of_text("6:30").to_text()
+        (True, '390min')
+        """
+        clock = re.fullmatch(r"(\d{1,2}):(\d{2})", text)
+        try:
+            seconds = 3600 * int(clock[1]) + 60 * int(clock[2]) if clock else read_seconds(text, zero=True)
+            return cls(round(seconds * SECOND))
+        except ValueError:
+            raise ValueError("a time of the day such as 22h or 6:30") from None
+
+    def to_text(self) -> str:
+        """Return text that ``of_text`` reads."""
+        return str(Duration(self.nanoseconds)) if self.nanoseconds else "0h"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"TimeOfDay({self.to_text()!r})"
+
+
+@dataclass(frozen=True)
+class Zones(CheckedFields):
+    """Time zones.
+
+    Args:
+        hours: hours ahead of UTC; negative ones are behind
+    """
+
+    hours: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self) -> None:
+        fine = len(self.hours) > 0 and all(-14 <= hour <= 14 for hour in self.hours)
+        require((fine, wrong(self, "hours", "must be from -14 to 14, at least one")))
+
+    @classmethod
+    def of_text(cls, text: str) -> "Zones":
+        """Parse hours ahead of UTC, joined by ``+``.
+
+        >>> Zones.of_text("UTC+2").hours, Zones.of_text("-5+0+1+5.5").hours
+        ((2.0,), (-5.0, 0.0, 1.0, 5.5))
+        """
+        try:
+            hours = tuple(map(float, pieces(text.removeprefix("UTC") or "0")))
+        except ValueError:
+            raise ValueError("a time zone such as UTC+2, or hours ahead of UTC such as -5+0+1+8") from None
+        return cls(hours)
+
+    def to_text(self) -> str:
+        """Return text that ``of_text`` reads."""
+        return "+".join(f"{hour:g}" for hour in self.hours)
 
 
 def read_size(value: object) -> int:

@@ -14,9 +14,9 @@ from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.parts.adapters.lora import LoRA
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.adapter_mean import AdapterMean
+from gossamer.parts.servers.low_rank import AdapterMean
 from gossamer.parts.solvers.adam import Adam
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["ffa_lora", "lora"]
 

@@ -8,11 +8,9 @@ from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.mean import Mean, Weighting
-from gossamer.parts.solvers.ditto import Ditto
-from gossamer.parts.solvers.per_fedavg import PerFedAvg
-from gossamer.parts.solvers.pfedme import PFedMe
+from gossamer.parts.solvers.personal import Ditto, PerFedAvg, PFedMe
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["centralised", "ditto", "fedavg", "fedavg_tuned", "fedprox", "fedsgd", "local", "per_fedavg", "pfedme"]
 

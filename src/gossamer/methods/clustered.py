@@ -10,16 +10,15 @@ samples. All models have the same architecture and are initialized from differen
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context, Download
 from gossamer.core.method import Method
-from gossamer.core.server import MeasuredServer
 from gossamer.core.types import Clock, Params, State
 from gossamer.methods.averaging import fedavg
 from gossamer.methods.recipes import Averaging, recipe
-from gossamer.parts.servers.mean import Mean, Sum
+from gossamer.parts.servers.mean import Sum, WeightedMean
 
 __all__ = ["Clusters", "ifca"]
 
@@ -33,20 +32,22 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Clusters(Mean):
+class Clusters(WeightedMean):
     """Weighted mean of client updates for several models, each over the clients that chose it.
 
     Args:
         clusters: number of models
+        models: the initial models
     """
 
     clusters: int = 2
+    models: tuple[Params, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require((self.clusters >= 2, wrong(self, "clusters", "must be at least 2")))
 
-    def bind(self, context: Context) -> "BoundClusters":
+    def bind(self, context: Context) -> Self:
         """Return the server with the initial models. Refuse a task whose initial weights are always the same."""
         models = tuple(context.network.initial(number) for number in range(self.clusters))
         if all(bool((models[0][name] == models[1][name]).all()) for name in context.trained):
@@ -54,14 +55,7 @@ class Clusters(Mean):
                 "Clusters needs different initial models, but the task always builds the same weights: "
                 "build a new module with random weights in Task.model"
             )
-        return BoundClusters(**vars(super().bind(context)), models=models)
-
-
-@dataclass(frozen=True)
-class BoundClusters(Clusters, MeasuredServer):
-    """``Clusters`` with the initial models."""
-
-    models: tuple[Params, ...] = field(kw_only=True, repr=False, compare=False)
+        return super().bind(context).filled(models=models)
 
     def init(self, params: Params) -> State:
         """Return all models. The first is the initial model of the run."""
@@ -75,22 +69,20 @@ class BoundClusters(Clusters, MeasuredServer):
         """Return all models, from which the client chooses."""
         return Download(tuple(self._models(state)))
 
-    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Chosen:  # type: ignore[override]
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Chosen:
         """Return one empty sum per model."""
         return Chosen([self.empty(model) for model in self._models(state)], [0] * self.clusters)
 
-    def fold(self, acc: Chosen, arrival: Arrival) -> Chosen:  # type: ignore[override]
+    def fold(self, acc: Chosen, arrival: Arrival) -> Chosen:
         """Add one client's update to the sum of the model that it chose."""
-        self.add(acc.sums[arrival.choice], arrival, self.weigh(arrival))
+        acc.sums[arrival.choice].add(arrival, self.weigh(arrival))
         acc.counts[arrival.choice] += 1
         return acc
 
-    def finish(self, state: State, acc: Chosen, clock: Clock) -> State:  # type: ignore[override]
+    def finish(self, state: State, acc: Chosen, clock: Clock) -> State:
         """Update each model by its mean update."""
         models = self._models(state)
-        moved = [
-            Mean.finish(self, {"params": m}, total, clock)["params"] for m, total in zip(models, acc.sums, strict=True)
-        ]
+        moved = [self.moved({"params": m}, total)["params"] for m, total in zip(models, acc.sums, strict=True)]
         others = {str(number): model for number, model in enumerate(moved) if number}
         return {**state, "params": moved[0], "others": others}
 

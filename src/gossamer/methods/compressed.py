@@ -14,24 +14,18 @@ from gossamer.core.random.noise import Kind
 from gossamer.methods.averaging import fedavg
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
-from gossamer.parts.codecs.drive import Drive
-from gossamer.parts.codecs.eden import Eden
-from gossamer.parts.codecs.feedback import Feedback
-from gossamer.parts.codecs.masked_noise import MaskedNoise
-from gossamer.parts.codecs.masked_noise_common import CommonMaskedNoise
-from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise
-from gossamer.parts.codecs.noisy_sign import Noise, NoisySign
+from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, DenseMaskedNoise, MaskedNoise, NoiseMask
+from gossamer.parts.codecs.masks import SampledMask
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.sampled_mask import SampledMask
-from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.codecs.subsample import Subsample
-from gossamer.parts.codecs.ternary import Ternary
-from gossamer.parts.codecs.topk import TopK
+from gossamer.parts.codecs.rotated import Drive, Eden
+from gossamer.parts.codecs.signs import Noise, NoisySign, StochasticSign, Ternary
+from gossamer.parts.codecs.sparse import Subsample, TopK
+from gossamer.parts.codecs.wrappers import Feedback
 from gossamer.parts.parametrizations import Supermask
 from gossamer.parts.servers.average import MaskAverage
-from gossamer.parts.servers.sum_then_decode import SumThenDecode
+from gossamer.parts.servers.sums import SumThenDecode
 from gossamer.parts.solvers.adam import Adam
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = [
     "drive",
@@ -238,7 +232,7 @@ def eden(*, bits: int = 1, feedback: bool = False, coded: bool = False, **fields
     return _compressed(fedavg(**fields), Eden(bits, coded), feedback, each=False)
 
 
-def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
+def _masked(codec: NoiseMask, train_base: bool, fields: Masking) -> Method:
     """Return FedMRN with signed or binary masks."""
     if train_base and codec.learn_masks is None:
         codec = replace(codec, learn_masks=True)  # as in the authors' code, whatever the magnitude
@@ -251,7 +245,7 @@ def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
     return method.with_parts(server=SumThenDecode(fields["weights"]))
 
 
-def _noise(common: bool) -> type[MaskedNoise]:
+def _noise(common: bool) -> type[NoiseMask]:
     """Return the codec with noise of each client, or with that of the round."""
     return CommonMaskedNoise if common else MaskedNoise
 

@@ -19,28 +19,28 @@ all clients, to c. If an upload is lost, the client keeps c_k, so c stays the me
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Unpack
+from typing import ClassVar, Literal, Self, Unpack
 
 import torch
+from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context, Download, LocalTrainingInfo, Section, Sections
 from gossamer.core.method import Method
-from gossamer.core.solver import Gradient, Gradients, Hyperparams, SolverMemory
+from gossamer.core.solver import Gradient, Hyperparams
 from gossamer.core.types import Clock, Params, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.mean import Mean, Sum
-from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.servers.mean import Sum, WeightedMean
+from gossamer.parts.solvers.sgd import PlainDescent
+from gossamer.parts.views.entries import Full
 
 __all__ = ["Scaffold", "ScaffoldSGD", "scaffold"]
 
 
 @dataclass(frozen=True)
-class ScaffoldSGD(SolverMemory, SGD):
+class ScaffoldSGD(PlainDescent):
     """SGD with gradients corrected by control variates.
 
     Args:
@@ -49,15 +49,16 @@ class ScaffoldSGD(SolverMemory, SGD):
 
     option: Literal[1, 2] = 2
     sections: ClassVar[tuple[Section, ...]] = (Section("control_change", "model"),)
+    stateful: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         require(
+            *self.rules(),
             (self.option in (1, 2), wrong(self, "option", "must be 1 or 2")),
             (not self.momentum, wrong(self, "momentum", "must be 0: control variates need plain gradient steps")),
         )
 
-    def bind(self, context: Context) -> "ScaffoldSGD":
+    def bind(self, context: Context) -> Self:
         """Refuse a server without a control variate."""
         if "control" not in {section.name for section in context.exchange.server.sections}:
             raise ConfigError("ScaffoldSGD needs a server that sends a control variate: use Scaffold()")
@@ -65,46 +66,36 @@ class ScaffoldSGD(SolverMemory, SGD):
 
     def init(self, context: Context) -> State:
         """Return a control variate of 0."""
-        like = context.network.outline()
-        return {"control": {name: torch.zeros_like(like[name]).contiguous() for name in context.trained}}
+        layout = context.layout
+        return {"control": torch.zeros(layout.size, dtype=layout.dtype, device=context.network.device)}
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         """Return the state of SGD with both control variates and the sum of learning rates so far."""
-        carry, control = super().begin(start, sections, memory, steps), memory["control"]
-        far = torch.zeros((), dtype=next(iter(control.values())).dtype, device=tree.device(control))
-        return {**carry, "control": dict(control), "shared": dict(sections["control"]), "far": far}
+        controls = {"control": memory["control"], "shared": sections["control"]}
+        return {**self.begun(start), **controls, "far": torch.zeros_like(start[..., :1])}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD with a corrected gradient."""
-
-        def corrected(params: Params) -> Gradients:
-            grads, forward = gradient(params)
-            shift = tree.subtract(carry["shared"], carry["control"])
-            return tree.shift(grads, shift, 1.0), forward
-
-        moved = super().step(corrected, start, carry, hyperparams)
-        return {
-            **moved,
-            "control": carry["control"],
-            "shared": carry["shared"],
-            "far": carry["far"] + hyperparams["rate"],
-        }
+        grads, params = gradient(carry["params"])
+        corrected = grads + (carry["shared"] - carry["control"])
+        moved = self.moved(corrected, params, start, carry, hyperparams["rate"])
+        return {**carry, **moved, "far": carry["far"] + hyperparams["rate"]}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         """Return the old and new control variates as client state, and their difference for the server."""
-        old: Params = carry["control"]
+        old: Tensor = carry["control"]
         if self.option == 1:
-            new = info.start_gradient()
+            new = self.layout.padded(info.start_gradient())
         else:
-            steps = {name: (info.start[name] - carry["params"][name]) / carry["far"] for name in old}
-            new = tree.add(tree.subtract(old, carry["shared"]), steps)
-        return {"control": tree.clone(old), "next": tree.clone(new)}, {"control_change": tree.subtract(new, old)}
+            change = self.layout.flatten(info.start) - carry["params"]
+            new = self.where_trained(old - carry["shared"] + change / carry["far"], 0.0)
+        return {"control": old.clone(), "next": new}, {"control_change": new - old}
 
     def settle(self, memory: State, delivered: bool) -> State:
         """Keep the new control variate if the upload arrived, else the old one."""
         return {"control": memory["next" if delivered else "control"]} if "next" in memory else memory
 
-    def skipped_state(self, memory: State) -> State:
+    def skipped(self, memory: State) -> State:
         """Keep the control variate of entries that the client did not hold."""
         return {"control": memory["control"], "next": memory["control"]}
 
@@ -118,25 +109,24 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Scaffold(Mean):
-    """Weighted mean of client updates, with the mean of all clients' control variates in the download."""
+class Scaffold(WeightedMean):
+    """Weighted mean of client updates, with the mean of all clients' control variates in the download.
+
+    Args:
+        clients: the number of clients
+        trained: the names of the trained tensors
+    """
 
     sections: ClassVar[tuple[Section, ...]] = (Section("control", "model"),)
 
-    def bind(self, context: Context) -> "BoundScaffold":
+    clients: int = field(default=0, init=False, repr=False, compare=False)
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def bind(self, context: Context) -> Self:
         """Return the server for these clients and trained tensors. Refuse a solver without control variates."""
         if "control_change" not in {section.name for section in context.exchange.solver.sections}:
             raise ConfigError("Scaffold needs clients with control variates: use ScaffoldSGD()")
-        bound = super().bind(context)
-        return BoundScaffold(**vars(bound), clients=context.clients, trained=context.trained)
-
-
-@dataclass(frozen=True)
-class BoundScaffold(Scaffold):
-    """``Scaffold`` with the number of clients and the names of the trained tensors."""
-
-    clients: int = field(kw_only=True)
-    trained: tuple[str, ...] = field(kw_only=True)
+        return super().bind(context).filled(clients=context.clients, trained=context.trained)
 
     def init(self, params: Params) -> State:
         """Return the model and a control variate of 0."""
@@ -146,18 +136,18 @@ class BoundScaffold(Scaffold):
         """Return the model and the control variate."""
         return Download((state["params"],), {"control": state["control"]})
 
-    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sums:  # type: ignore[override]
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sums:
         """Return empty sums."""
         return Sums(self.empty(state["params"]), {n: torch.zeros_like(c) for n, c in state["control"].items()})
 
-    def fold(self, acc: Sums, arrival: Arrival) -> Sums:  # type: ignore[override]
+    def fold(self, acc: Sums, arrival: Arrival) -> Sums:
         """Add one client's update, multiplied by its weight, and the update of its control variate."""
         # The model update comes first: it raises if it cannot be decoded, and then nothing was added.
-        self.add(acc.changes, arrival, self.weigh(arrival))
+        acc.changes.add(arrival, self.weigh(arrival))
         arrival.part.add(acc.controls, arrival.sections["control_change"], 1.0)
         return acc
 
-    def finish(self, state: State, acc: Sums, clock: Clock) -> State:  # type: ignore[override]
+    def finish(self, state: State, acc: Sums, clock: Clock) -> State:
         """Update the model and the control variate. Running statistics are averaged, without ``server_lr``."""
         if acc.changes.weight == 0:
             return state

@@ -15,81 +15,82 @@ Its next h_k is h_k - alpha (v - w), which is the gradient of F_k at an exact mi
 
 import math
 from dataclasses import dataclass, field
-from typing import Unpack
+from typing import ClassVar, Self, Unpack
 
 import torch
+from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo, Sections
 from gossamer.core.method import Method
-from gossamer.core.solver import Gradient, Gradients, Hyperparams, SolverMemory
+from gossamer.core.solver import Gradient, Hyperparams
 from gossamer.core.types import Clock, Params, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Training, recipe
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.mean import Mean, Sum
-from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.servers.mean import Sum, WeightedMean
+from gossamer.parts.solvers.sgd import PlainDescent
+from gossamer.parts.views.entries import Full
 
 __all__ = ["FedDyn", "FedDynSGD", "feddyn"]
 
 
 @dataclass(frozen=True)
-class FedDynSGD(SolverMemory, SGD):
+class FedDynSGD(PlainDescent):
     """SGD on the dynamically regularized loss. ``proximal`` is alpha."""
 
     proximal: float = 0.1
+    stateful: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require((self.proximal > 0, wrong(self, "proximal", ", the alpha of FedDyn, must be positive")))
+        require(*self.rules(), (self.proximal > 0, wrong(self, "proximal", ", the alpha of FedDyn, must be positive")))
 
     def init(self, context: Context) -> State:
         """Return a gradient of 0."""
-        like = context.network.outline()
-        return {"gradient": {name: torch.zeros_like(like[name]).contiguous() for name in context.trained}}
+        layout = context.layout
+        return {"gradient": torch.zeros(layout.size, dtype=layout.dtype, device=context.network.device)}
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         """Return the state of SGD with the gradient h_k of the client state."""
-        return {**super().begin(start, sections, memory, steps), "gradient": dict(memory["gradient"])}
+        return {**self.begun(start), "gradient": memory["gradient"]}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD on the regularized loss."""
-
-        def regularized(params: Params) -> Gradients:
-            grads, forward = gradient(params)
-            return tree.shift(grads, carry["gradient"], -1.0), forward
-
-        return {**super().step(regularized, start, carry, hyperparams), "gradient": carry["gradient"]}
+        grads, params = gradient(carry["params"])
+        moved = self.moved(grads - carry["gradient"], params, start, carry, hyperparams["rate"])
+        return {**moved, "gradient": carry["gradient"]}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         """Return the old and new gradients as client state."""
-        old: Params = carry["gradient"]
-        new = {name: g - self.proximal * (carry["params"][name] - info.start[name]) for name, g in old.items()}
-        return {"gradient": tree.clone(old), "next": new}, {}
+        old: Tensor = carry["gradient"]
+        change = self.where_trained(carry["params"] - self.layout.flatten(info.start), 0.0)
+        return {"gradient": old.clone(), "next": old - self.proximal * change}, {}
 
     def settle(self, memory: State, delivered: bool) -> State:
         """Keep the new gradient if the upload arrived, else the old one."""
         return {"gradient": memory["next" if delivered else "gradient"]} if "next" in memory else memory
 
-    def skipped_state(self, memory: State) -> State:
+    def skipped(self, memory: State) -> State:
         """Keep the gradient of entries that the client did not hold."""
         return {"gradient": memory["gradient"], "next": memory["gradient"]}
 
 
 @dataclass(frozen=True)
-class FedDyn(Mean):
+class FedDyn(WeightedMean):
     """Mean of client updates, corrected by the mean h of all clients' gradients.
 
     Args:
         weights: client weights; must be uniform
         over: denominator of the mean; must be cohort
         alpha: strength of the dynamic regularization, the same as in the solver
+        clients: the number of clients
+        trained: the names of the trained tensors
     """
 
     weights: str = "uniform"  # type: ignore[assignment]
     alpha: float = 0.1
+    clients: int = field(default=0, init=False, repr=False, compare=False)
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,20 +101,12 @@ class FedDyn(Mean):
             self.fixed_rate(),
         )
 
-    def bind(self, context: Context) -> "BoundFedDyn":
+    def bind(self, context: Context) -> Self:
         """Return the server for these clients and trained tensors. Refuse a solver with another alpha."""
         solver = context.exchange.solver
         if not isinstance(solver, FedDynSGD) or solver.proximal != self.alpha:
             raise ConfigError(f"FedDyn needs clients with the same alpha: use FedDynSGD(proximal={self.alpha})")
-        return BoundFedDyn(**vars(self), clients=context.clients, trained=context.trained)
-
-
-@dataclass(frozen=True)
-class BoundFedDyn(FedDyn):
-    """``FedDyn`` with the number of clients and the names of the trained tensors."""
-
-    clients: int = field(kw_only=True)
-    trained: tuple[str, ...] = field(kw_only=True)
+        return self.filled(clients=context.clients, trained=context.trained)
 
     def init(self, params: Params) -> State:
         """Return the model and h = 0."""

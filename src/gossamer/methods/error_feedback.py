@@ -25,27 +25,24 @@ because the change of a statistic is relative to the model that the client has r
 """
 
 from dataclasses import dataclass, field
-from typing import Unpack
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.method import Method
-from gossamer.core.random import Key
-from gossamer.core.types import Clock, Layout, Params, Payload, State
+from gossamer.core.types import Clock, Layout, Params, Payload, State, fits
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Training, recipe
-from gossamer.parts.codecs.names import fits
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.retain import STATISTICS
-from gossamer.parts.codecs.topk import TopK
-from gossamer.parts.codecs.wrapper import CodecWrapper, refuse_private
-from gossamer.parts.servers.mean import Mean, Sum, Weighting
+from gossamer.parts.codecs.sparse import TopK
+from gossamer.parts.codecs.wrappers import STATISTICS, CodecWrapper, refuse_private
+from gossamer.parts.servers.mean import Sum, WeightedMean, Weighting
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["EF21", "MeanOfEstimates", "ef21"]
 
@@ -71,6 +68,11 @@ class EF21(CodecWrapper):
             raise ConfigError("EF21 needs the server MeanOfEstimates, which adds up the differences of all clients")
         return self
 
+    @property
+    def exact(self) -> bool:
+        """Delegate to the wrapped codec."""
+        return self.codec.exact
+
     def companion(self, other: Codec) -> Codec:
         """Return ``other`` with estimates, so that all tensors of a message are differences."""
         return other if isinstance(other, EF21) else EF21(other)
@@ -79,20 +81,24 @@ class EF21(CodecWrapper):
         """Return an estimate of zero."""
         return {"estimate": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
 
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        """Return the payload of the wrapped codec, as with an empty state."""
+        return self.codec.encode(x, ctx)
+
+    def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payload of the difference, and the estimates before and after its delivery."""
-        estimate = layout.flatten(state["estimate"]).to(x.device)
-        payload = self.codec.encode(x - estimate, layout, key)
-        after = estimate + self.codec.decode(payload, layout, key)
-        return payload, {"estimate": layout.unflatten(estimate), "next": _estimated(layout.unflatten(after))}
+        estimate = ctx.layout.flatten(memory["estimate"]).to(x.device).expand_as(x)
+        payload = self.codec.encode(x - estimate, ctx)
+        after = estimate + self.codec.decode(payload, ctx)
+        return payload, {"estimate": ctx.layout.unflatten(estimate), "next": _estimated(ctx.layout.unflatten(after))}
 
-    def skipped_state(self, state: State) -> State:
+    def skipped(self, memory: State) -> State:
         """Return the same estimate."""
-        return {"estimate": state["estimate"], "next": state["estimate"]}
+        return {"estimate": memory["estimate"], "next": memory["estimate"]}
 
-    def settle(self, state: State, delivered: bool) -> State:
+    def settle(self, memory: State, delivered: bool) -> State:
         """Return the new estimate after a delivery, or the old one after a loss."""
-        return {"estimate": state["next" if delivered else "estimate"]}
+        return {"estimate": memory["next" if delivered else "estimate"]}
 
 
 def is_statistic(name: str) -> bool:
@@ -105,10 +111,15 @@ def _estimated(tensors: Params) -> Params:
 
 
 @dataclass(frozen=True)
-class MeanOfEstimates(Mean):
-    """Moves the model by the mean of the estimates of all clients (EF21-PP). It needs the codec ``EF21``."""
+class MeanOfEstimates(WeightedMean):
+    """Moves the model by the mean of the estimates of all clients (EF21-PP). It needs the codec ``EF21``.
+
+    Args:
+        clients: the number of clients
+    """
 
     weights: Weighting = "uniform"
+    clients: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,21 +128,14 @@ class MeanOfEstimates(Mean):
             (self.over == "cohort", wrong(self, "over", "must be cohort: the mean is over all clients")),
         )
 
-    def bind(self, context: Context) -> "BoundMeanOfEstimates":
+    def bind(self, context: Context) -> Self:
         """Return the server for these clients. Refuse a codec that does not send differences, and partial models."""
         codec = context.exchange.codec
         if not isinstance(codec.codec if isinstance(codec, OnWeights) else codec, EF21):
             raise ConfigError("MeanOfEstimates needs clients that send differences: use EF21(codec)")
         if not context.exchange.view.whole:
             raise ConfigError("MeanOfEstimates needs clients that hold the whole model: use Full()")
-        return BoundMeanOfEstimates(**vars(super().bind(context)), clients=context.clients)
-
-
-@dataclass(frozen=True)
-class BoundMeanOfEstimates(MeanOfEstimates):
-    """``MeanOfEstimates`` with the number of clients."""
-
-    clients: int = field(kw_only=True)
+        return super().bind(context).filled(clients=context.clients)
 
     def init(self, params: Params) -> State:
         """Return the model and a mean of 0."""

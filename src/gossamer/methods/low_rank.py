@@ -13,10 +13,9 @@ from gossamer.parts.adapters.lora import LoRA
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks.delta import Delta
-from gossamer.parts.servers.adapter_mean import AdapterMean
-from gossamer.parts.servers.stacking import Stacking
+from gossamer.parts.servers.low_rank import AdapterMean, Stacking
 from gossamer.parts.solvers.adam import Adam
-from gossamer.parts.views.rank_slice import RankSlice
+from gossamer.parts.views.sliced import RankSlice
 
 __all__ = ["flora", "lora_truncated"]
 

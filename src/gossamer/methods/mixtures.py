@@ -14,10 +14,10 @@ from gossamer.methods.recipes import Default, Training, pick, recipe
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.gradient_similarity import GradientSimilarity
 from gossamer.parts.servers.model_rotation import ModelRotation, WarmUp
-from gossamer.parts.solvers.gradient_probe import GradientProbe
+from gossamer.parts.solvers.probes import GradientProbe
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
-from gossamer.parts.views.width_slice import WidthSlice
+from gossamer.parts.views.entries import Full
+from gossamer.parts.views.sliced import WidthSlice
 from gossamer.tasks.widths import Ties
 
 __all__ = ["perm", "perm_two_stage"]

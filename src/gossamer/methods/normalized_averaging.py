@@ -14,45 +14,46 @@ If all clients take the same number of steps, this is FedAvg.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Unpack
+from typing import ClassVar, Self, Unpack
 
 import torch
+from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context, LocalTrainingInfo, Section, Sections
 from gossamer.core.method import Method
 from gossamer.core.solver import Gradient, Hyperparams
-from gossamer.core.types import Clock, Params, State
+from gossamer.core.types import Clock, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.mean import Mean, Sum
-from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.servers.mean import Sum, WeightedMean
+from gossamer.parts.solvers.sgd import PlainDescent
+from gossamer.parts.views.entries import Full
 
 __all__ = ["FedNova", "FedNovaSGD", "fednova"]
 
 
 @dataclass(frozen=True)
-class FedNovaSGD(SGD):
+class FedNovaSGD(PlainDescent):
     """SGD that sends the total weight of its gradients, |a_k|_1, as the section ``length``."""
 
     sections: ClassVar[tuple[Section, ...]] = (Section("length"),)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require((not self.proximal, wrong(self, "proximal", "must be 0: FedNova normalizes sums of gradients")))
+        text = "must be 0: FedNova normalizes sums of gradients"
+        require(*self.rules(), (not self.proximal, wrong(self, "proximal", text)))
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         """Return the state of SGD with the velocity weight of the last step and the sum of weights."""
-        zero = torch.zeros((), dtype=torch.float64, device=tree.device(start))
-        return {**super().begin(start, sections, memory, steps), "last": zero, "length": zero.clone()}
+        zero = torch.zeros_like(start[..., :1], dtype=torch.float64)
+        return {**self.begun(start), "last": zero, "length": zero.clone()}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD, and add its weight. With momentum, a gradient contributes to all later steps."""
+        grads, params = gradient(carry["params"])
         last = carry["last"] * self.momentum + 1
-        moved = super().step(gradient, start, carry, hyperparams)
+        moved = self.moved(grads, params, start, carry, hyperparams["rate"])
         return {**moved, "last": last, "length": carry["length"] + last}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
@@ -69,35 +70,31 @@ class Normalised:
 
 
 @dataclass(frozen=True)
-class FedNova(Mean):
+class FedNova(WeightedMean):
     """Weighted mean of normalized updates, multiplied by the mean length.
 
     Args:
         over: denominator of the mean; must be cohort
+        trained: the names of the trained tensors; running statistics are averaged without normalization
     """
+
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require((self.over == "cohort", wrong(self, "over", "must be cohort")), self.fixed_rate())
 
-    def bind(self, context: Context) -> "BoundFedNova":
+    def bind(self, context: Context) -> Self:
         """Return the server with the names of the trained tensors. Refuse a solver that does not send its length."""
         if "length" not in {section.name for section in context.exchange.solver.sections}:
             raise ConfigError("FedNova needs clients that send the length of their updates: use FedNovaSGD()")
-        return BoundFedNova(**vars(super().bind(context)), trained=context.trained)
+        return super().bind(context).filled(trained=context.trained)
 
-
-@dataclass(frozen=True)
-class BoundFedNova(FedNova):
-    """``FedNova`` with the names of the trained tensors. Running statistics are averaged without normalization."""
-
-    trained: tuple[str, ...] = field(kw_only=True)
-
-    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Normalised:  # type: ignore[override]
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Normalised:
         """Return empty sums."""
         return Normalised(self.empty(state["params"]))
 
-    def fold(self, acc: Normalised, arrival: Arrival) -> Normalised:  # type: ignore[override]
+    def fold(self, acc: Normalised, arrival: Arrival) -> Normalised:
         """Add one client's update, divided by its length."""
         length, weight = arrival.sections["length"], self.weigh(arrival)
         if length < 1:
@@ -110,7 +107,7 @@ class BoundFedNova(FedNova):
         acc.lengths += weight * length
         return acc
 
-    def finish(self, state: State, acc: Normalised, clock: Clock) -> State:  # type: ignore[override]
+    def finish(self, state: State, acc: Normalised, clock: Clock) -> State:
         """Add the mean of normalized updates, multiplied by the mean length, to the model."""
         weight = acc.changes.weight
         if weight == 0:

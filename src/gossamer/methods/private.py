@@ -26,22 +26,18 @@ from gossamer.core.parametrization import Weights
 from gossamer.core.privacy import Guarantee
 from gossamer.core.random import key
 from gossamer.core.specs import unknown
-from gossamer.core.view import ViewMemory
-from gossamer.parts.codecs.noisy_sign import NoisySign
+from gossamer.core.view import CHANGE
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.privacy.budget import calibrate, participation, parts_of, usual_delta
+from gossamer.parts.codecs.signs import NoisySign, StochasticSign
+from gossamer.parts.privacy.budget import calibrate, guaranteed, participation, parts_of, usual_delta
 from gossamer.parts.samplers.draws import Poisson, Uniform
-from gossamer.parts.servers.mean import Mean
+from gossamer.parts.servers.mean import WeightedMean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.personal_mask import PersonalMask
-from gossamer.parts.views.pruned import Pruned
-from gossamer.parts.views.pruned_channels import PrunedChannels
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
-    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
+    from gossamer.parts.codecs.poisson_binomial import PoissonBinomial
 
 Mode = Literal["central", "distributed", "local", "example"]
 Clip = float | Literal["auto"]
@@ -51,9 +47,6 @@ FIRST_CLIP = 1.0
 
 USUAL_CLIP = 1.0
 """The clipping norm of modes that do not adapt it, if none is given."""
-
-MASKS = (ViewMemory, PersonalMask, Pruned, PrunedChannels)
-"""Views of which clients send masks that follow from their data."""
 
 SPREAD = 4.0
 """Range of rotated entries in the Poisson binomial mechanism, in standard deviations."""
@@ -195,7 +188,7 @@ def _guarantee(
     sizes = [int(size) for size in objective.task.split.sizes() if size > 0] if objective else []
     who = (made.sampler, terms.clients, terms.per_round, rounds, min(sizes, default=0))
     taking = participation(*who, steady=steady, central=mode == "central")
-    return found[0].guarantee(taking)
+    return guaranteed(found[0], taking)
 
 
 def check_method(method: Method, mode: str) -> None:
@@ -216,7 +209,7 @@ def check_method(method: Method, mode: str) -> None:
             "before it, from which the weights of clients follow: use a method with one exchange",
         ),
         (
-            not isinstance(exchange.view, MASKS),
+            exchange.view.section != CHANGE,
             f"{mode} privacy covers the update, and {view} also sends changes of each client's mask, which follow from "
             "its data: use a method without personal masks",
         ),
@@ -230,12 +223,11 @@ def check_method(method: Method, mode: str) -> None:
 
 def _central(method: Method, terms: Terms) -> Method:
     """Clip and add noise at the server; clients are sampled independently unless all take part."""
-    from gossamer.parts.servers.adaptive_clip import AdaptiveClip
-    from gossamer.parts.servers.private import PrivateMean
+    from gossamer.parts.servers.private import AdaptiveClip, PrivateMean
 
     mean, auto = method.server, terms.clip == "auto"
     made = PrivateMean(
-        mean=replace(mean, weights="uniform") if isinstance(mean, Mean) else mean,
+        mean=replace(mean, weights="uniform") if isinstance(mean, WeightedMean) else mean,
         clip=FIRST_CLIP if auto else terms.fixed_clip,
         adapt=AdaptiveClip() if auto else None,
         noise_multiplier=terms.noise_multiplier,
@@ -248,9 +240,8 @@ def _central(method: Method, terms: Terms) -> Method:
 def _distributed(method: Method, terms: Terms) -> Method:
     """Let clients add shares of the noise, and let the server see only sums. Signs are replaced by random bits."""
     from gossamer.methods.secure import secured
-    from gossamer.parts.codecs.private.bound import remaining
-    from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian
-    from gossamer.parts.codecs.private.distributed import DistributedNoise
+    from gossamer.parts.codecs.distributed_noise import DiscreteGaussian, DistributedNoise
+    from gossamer.parts.codecs.private import remaining
     from gossamer.parts.secure import SecAgg
 
     own, bad = method.training.secure, terms.colluding
@@ -277,7 +268,7 @@ def _distributed(method: Method, terms: Terms) -> Method:
 
 def _local(method: Method, terms: Terms) -> Method:
     """Add noise to each update before it is encoded; signs are replaced by random bits."""
-    from gossamer.parts.codecs.private.local_gaussian import LocalGaussian
+    from gossamer.parts.codecs.private import LocalGaussian
 
     method = _equal(method)
     if _sends_signs(method):
@@ -289,7 +280,7 @@ def _local(method: Method, terms: Terms) -> Method:
 def _equal(method: Method) -> Method:
     """Return the method with equal weights: numbers of samples would enter the model without noise."""
     mean = method.server
-    return method.with_parts(server=replace(mean, weights="uniform")) if isinstance(mean, Mean) else method
+    return method.with_parts(server=replace(mean, weights="uniform")) if isinstance(mean, WeightedMean) else method
 
 
 def _sends_signs(method: Method) -> bool:
@@ -299,7 +290,7 @@ def _sends_signs(method: Method) -> bool:
 
 def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0, colluding: float = 0.0) -> "PoissonBinomial":
     """Return one random bit per entry, with the noise of a sum of this number of clients."""
-    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
+    from gossamer.parts.codecs.poisson_binomial import PoissonBinomial
 
     require((terms.size > 0, "the privacy of signs depends on the number of parameters: give a task"))
     theta = min(0.25, SPREAD * clients**0.5 / (2 * terms.noise_multiplier * terms.size**0.5))
@@ -308,7 +299,7 @@ def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0, colluding: floa
 
 def _example(method: Method, terms: Terms) -> Method:
     """Train by DP-SGD with the settings of the method's SGD."""
-    from gossamer.parts.solvers.dp_sgd import DPSGD
+    from gossamer.parts.solvers.private import DPSGD
 
     solver = method.solver
     name = type(solver).__name__

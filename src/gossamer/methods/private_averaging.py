@@ -12,12 +12,11 @@ from gossamer.core.method import Method
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Training, recipe
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.adaptive_clip import AdaptiveClip
 from gossamer.parts.servers.mean import Mean
-from gossamer.parts.servers.private import PrivateMean
+from gossamer.parts.servers.private import AdaptiveClip, PrivateMean
 from gossamer.parts.servers.private_tree import TreeMean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 
 __all__ = ["dp_fedavg", "dp_ftrl"]
 

@@ -10,11 +10,10 @@ from gossamer.core.codec import Codec
 from gossamer.core.method import Method
 from gossamer.methods.averaging import fedavg
 from gossamer.methods.recipes import Averaging, recipe
-from gossamer.parts.codecs.feedback import Feedback
-from gossamer.parts.codecs.integers import Int8, Rounding
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.qsgd import QSGD
+from gossamer.parts.codecs.quantized import QSGD, Int8, Rounding
 from gossamer.parts.codecs.quic_fl import QuicFL
+from gossamer.parts.codecs.wrappers import Feedback
 
 __all__ = ["int8", "qsgd", "quic_fl"]
 

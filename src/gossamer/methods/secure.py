@@ -4,9 +4,9 @@ Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Lea
 https://doi.org/10.1145/3133956.3133982; Bell et al., Secure Single-Server Aggregation with (Poly)Logarithmic Overhead,
 CCS 2020, https://doi.org/10.1145/3372297.3417885.
 
-The server learns the sum of the uploads alone. So uploads must be small whole numbers (``IntegerSums``) of one weight,
-in the same entries at all clients, and the server must need only their sum (``SumServer``). ``secured`` makes the
-changes that keep the idea of a method:
+The server learns the sum of the uploads alone. So uploads must be small whole numbers (``Codec.sum_segments``) of one
+weight, in the same entries at all clients, and the server must need only their sum (``Server.unsummable``). ``secured``
+makes the changes that keep the idea of a method:
 
     weights by samples or batches      equal weights
     floats                             fixed point of 16 bits (``FixedPoint``)
@@ -24,28 +24,25 @@ number stays as it is.
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from gossamer.core import codec as codecs
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import require
 from gossamer.core.method import Exchange, Method
 from gossamer.core.secure import SecureAggregation
-from gossamer.core.server import Server, unsummable
+from gossamer.core.server import Server
 from gossamer.core.view import View
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.fixed_point import FixedPoint
-from gossamer.parts.codecs.masked_noise import MaskedNoise
-from gossamer.parts.codecs.masked_noise_common import CommonMaskedNoise
+from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, NoiseMask
+from gossamer.parts.codecs.masks import SampledMask
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.one_bit import OneBit
-from gossamer.parts.codecs.sampled_mask import SampledMask
-from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.codecs.ternary import Ternary
-from gossamer.parts.codecs.wrapper import CodecWrapper
+from gossamer.parts.codecs.signs import StochasticSign, Ternary
+from gossamer.parts.codecs.wrappers import CodecWrapper
 from gossamer.parts.downlinks.delta import Delta
-from gossamer.parts.servers.mean import Mean
-from gossamer.parts.servers.sum_then_decode import SumThenDecode
-from gossamer.parts.views.magnitude_pruned import MagnitudePruned
+from gossamer.parts.servers.mean import Mean, WeightedMean
+from gossamer.parts.servers.sums import SumThenDecode
+from gossamer.parts.views.magnitude import MagnitudePruned
 
 __all__ = ["secure_changes", "secured"]
 
@@ -119,7 +116,7 @@ def _summed(codec: Codec, rates: Rates) -> Codec:
         return StochasticSign(SIGN * rates.lr)
     if isinstance(codec, Ternary):
         return Ternary(False, codec.scale or TRIT * rates.lr)
-    if isinstance(codec, MaskedNoise):
+    if isinstance(codec, NoiseMask):
         return _common(codec, rates.lr)
     if isinstance(codec, OneBit):
         retain = "change" if codec.retain == "signs" else codec.retain
@@ -127,7 +124,7 @@ def _summed(codec: Codec, rates: Rates) -> Codec:
     return replace(codec, coded=False) if isinstance(codec, SampledMask) else codec
 
 
-def _common(codec: MaskedNoise, lr: float) -> CommonMaskedNoise:
+def _common(codec: NoiseMask, lr: float) -> CommonMaskedNoise:
     """Return the codec with noise that all clients share, and a fixed magnitude."""
     alpha = MASK * lr if isinstance(codec.alpha, str) else codec.alpha
     return CommonMaskedNoise(**{**vars(codec), "alpha": alpha, "coded": False})
@@ -135,7 +132,7 @@ def _common(codec: MaskedNoise, lr: float) -> CommonMaskedNoise:
 
 def _summing(server: Server, codec: Codec) -> Server:
     """Return a server with equal weights, which sums codes before it decodes them if they have a common key."""
-    if not isinstance(server, Mean):
+    if not isinstance(server, WeightedMean):
         return server
     if type(server) is Mean and codec.common:
         return SumThenDecode(**{**vars(server), "weights": "uniform"})
@@ -146,7 +143,7 @@ def _rules(method: Method, codec: Codec, server: Server) -> list[tuple[bool, str
     """Return the conditions for secure aggregation, each with the message if it does not hold."""
     last, probe = method.training, method.sampler.probe
     beside = ", ".join(section.name for section in last.solver.sections)
-    wrong_server, wrong_codec = unsummable(server), codecs.unsummable(codec)
+    wrong_server, wrong_codec = server.unsummable(), codec.unsummable()
     reasons = [
         (last.send in ("change", "model"), f"clients send no update (send={last.send})"),
         (not method.pooled, "all samples are at one client"),

@@ -13,14 +13,10 @@ from gossamer.methods.recipes import Default, pick, recipe
 from gossamer.parts.codecs.seeds import ScalarType, Seeds
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.downlinks.seed_sums import SendSums
-from gossamer.parts.servers.hiso import Hiso
 from gossamer.parts.servers.mean import Weighting
-from gossamer.parts.servers.seed_sums import SeedSums
-from gossamer.parts.servers.sum_then_decode import SumThenDecode
-from gossamer.parts.solvers.k_seed import KSeed
-from gossamer.parts.solvers.scaled_zeroth_order import ScaledZerothOrder
-from gossamer.parts.solvers.zeroth_order import ZerothOrder
-from gossamer.parts.views.full import Full
+from gossamer.parts.servers.sums import Hiso, SeedSums, SumThenDecode
+from gossamer.parts.solvers.zeroth_order import KSeed, Perturbing, ScaledZerothOrder, ZerothOrder
+from gossamer.parts.views.entries import Full
 
 __all__ = ["decomfl", "fedkseed", "hiso"]
 
@@ -109,7 +105,7 @@ def hiso(*, smoothing: float = 0.05, eps: float = 1e-8, **fields: Unpack[Scalars
     return _scalars(ScaledZerothOrder(**pick(Perturbed, fields)), server, fields)
 
 
-def _scalars(solver: ZerothOrder, server: Server, fields: Scalars) -> Method:
+def _scalars(solver: Perturbing, server: Server, fields: Scalars) -> Method:
     """Return a method whose clients replay the scalars that they have missed."""
     codec = Seeds(solver.span.size, fields["directions"], fields["dtype"])
     return compose(Full(), solver, codec, server, down=Delta(shared_start=True))

@@ -18,7 +18,7 @@ statistics of the network are averaged.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from gossamer.core.method import Method
 from gossamer.core.types import Clock, Params, State
 from gossamer.methods.averaging import fedavg
 from gossamer.methods.recipes import Averaging, Default, pick, recipe
-from gossamer.parts.servers.mean import Mean, Sum
+from gossamer.parts.servers.mean import Sum, WeightedMean
 
 __all__ = ["ServerOptimizer", "fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
@@ -44,7 +44,7 @@ SECOND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class ServerOptimizer(Mean):
+class ServerOptimizer(WeightedMean):
     """Server optimizer whose gradient is the mean update.
 
     Args:
@@ -53,16 +53,17 @@ class ServerOptimizer(Mean):
         beta1: decay rate of the first moment, or momentum
         beta2: decay rate of the second moment; unused by adagrad
         tau: adaptivity: constant added to the square root of the second moment
+        trained: the names of the trained tensors
     """
 
-    mean_only: ClassVar[bool] = True
-    folds_sums: ClassVar[bool] = True
+    takes_any_mean: ClassVar[bool] = True
 
     rule: Rule = "adam"
     server_lr: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,18 +75,9 @@ class ServerOptimizer(Mean):
             (0 < self.tau < math.inf, wrong(self, "tau", "must be positive")),
         )
 
-    def bind(self, context: Context) -> "BoundServerOptimizer":
+    def bind(self, context: Context) -> Self:
         """Return the server with the names of the trained tensors."""
-        return BoundServerOptimizer(**vars(super().bind(context)), trained=context.trained)
-
-
-@dataclass(frozen=True)
-class BoundServerOptimizer(ServerOptimizer):
-    """``ServerOptimizer`` with the names of the trained tensors."""
-
-    folds_sums: ClassVar[bool] = True
-
-    trained: tuple[str, ...] = field(kw_only=True)
+        return super().bind(context).filled(trained=context.trained)
 
     def init(self, params: Params) -> State:
         """Return the model and the initial moments."""

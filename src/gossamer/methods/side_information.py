@@ -6,7 +6,7 @@ from typing import Literal, Unpack
 from gossamer.core.method import Method
 from gossamer.methods.compressed import fedpm
 from gossamer.methods.recipes import Training, recipe
-from gossamer.parts.codecs.klms import KLMS
+from gossamer.parts.codecs.masks import KLMS
 from gossamer.parts.codecs.on_weights import OnWeights
 
 __all__ = ["klms"]

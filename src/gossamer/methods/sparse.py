@@ -10,10 +10,9 @@ from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.servers.mean import Mean, Weighting
 from gossamer.parts.solvers.schedules import Exponential
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.solvers.snapshot import SnapshotSGD
+from gossamer.parts.solvers.sparse import SnapshotSGD
 from gossamer.parts.views.personal_mask import PersonalMask
-from gossamer.parts.views.pruned import Pruned
-from gossamer.parts.views.pruned_channels import PrunedChannels
+from gossamer.parts.views.pruned import Pruned, PrunedChannels
 from gossamer.parts.views.sparsity import Distribution
 from gossamer.tasks.widths import Ties
 

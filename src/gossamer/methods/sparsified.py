@@ -12,11 +12,9 @@ from gossamer.methods.recipes import Averaging, Training, pick, recipe
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sparse import Sparse
 from gossamer.parts.pruning_schedule import Progressive
-from gossamer.parts.servers.average import Average
-from gossamer.parts.servers.sparse_average import MajorityAverage, PrunedAverage
-from gossamer.parts.solvers.pruning import PruningSGD
-from gossamer.parts.solvers.sparse_sgd import SparseSGD
-from gossamer.parts.views.full import Full
+from gossamer.parts.servers.average import Average, MajorityAverage, PrunedAverage
+from gossamer.parts.solvers.sparse import PruningSGD, SparseSGD
+from gossamer.parts.views.entries import Full
 
 __all__ = ["fedavg_pruned", "fedsparsify"]
 

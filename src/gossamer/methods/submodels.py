@@ -13,11 +13,10 @@ from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.solvers.threshold_sgd import ThresholdSGD
-from gossamer.parts.views.bernoulli import Bernoulli
-from gossamer.parts.views.largest_weights import LargestWeights
-from gossamer.parts.views.width_slice import WidthSlice
-from gossamer.parts.views.windows import Windows
+from gossamer.parts.solvers.sparse import ThresholdSGD
+from gossamer.parts.views.entries import Bernoulli, Windows
+from gossamer.parts.views.magnitude import LargestWeights
+from gossamer.parts.views.sliced import WidthSlice
 from gossamer.tasks.widths import Ties
 
 __all__ = ["fedrolex", "fiarse", "heterofl", "submodel_random", "submodel_rolling"]

@@ -8,9 +8,9 @@ from gossamer.methods.recipes import recipe
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.one_bit import Decoder, OneBit, Scaling
 from gossamer.parts.servers.mean import Weighting
-from gossamer.parts.servers.sum_then_decode import SumThenDecode
+from gossamer.parts.servers.sums import SumThenDecode
 from gossamer.parts.solvers.sgd import SGD
-from gossamer.parts.views.magnitude_pruned import MagnitudePruned
+from gossamer.parts.views.magnitude import MagnitudePruned
 
 __all__ = ["onebit_cs", "onebit_cs_paper"]
 

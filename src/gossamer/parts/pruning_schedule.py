@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.fields import CheckedFields
-from gossamer.core.types import Params
+from gossamer.core.types import Layout, Params
 
 
 @dataclass(frozen=True)
@@ -57,22 +57,44 @@ class Progressive(CheckedFields):
 
 def weights_of(params: Params) -> Params:
     """Return the tensors that are pruned."""
-    return {name: tensor for name, tensor in params.items() if tensor.dim() >= 2 and tensor.is_floating_point()}
+    return {name: tensor for name, tensor in params.items() if is_weight(tensor.shape)}
 
 
-def pruned(params: Params, count: Tensor) -> Params:
-    """Return the tensors with ``count`` weights set to zero, those of smallest magnitude."""
-    weights = weights_of(params)
-    if not weights:
+def is_weight(shape: torch.Size) -> bool:
+    """Return whether a tensor of this shape is pruned."""
+    return len(shape) >= 2
+
+
+def pieces(layout: Layout, vector: Tensor) -> list[tuple[bool, Tensor]]:
+    """Return the tensors behind a vector ``[..., n]`` as pieces of it, each with whether it is pruned."""
+    cut = vector.split(layout.counts, -1)
+    return [(is_weight(shape), piece) for (_, shape), piece in zip(layout.shapes, cut, strict=True)]
+
+
+def pruned(params: Tensor, layout: Layout, count: Tensor) -> Tensor:
+    """Return a vector ``[..., n]`` with ``count`` ``[..., 1]`` weights set to zero, those of smallest magnitude."""
+    magnitudes = [piece.abs() for weight, piece in pieces(layout, params) if weight]
+    if not magnitudes:
         return params
-    magnitudes = torch.cat([tensor.abs().reshape(-1) for tensor in weights.values()]).sort().values
+    ordered = torch.cat(magnitudes, -1).sort(-1).values
     # The smallest magnitude that is kept. With a count of 0 no magnitude is below it.
-    smallest = magnitudes.gather(0, count.to(torch.int64).clamp(max=len(magnitudes) - 1).view(1))
-    return {**params, **{name: torch.where(tensor.abs() < smallest, 0, tensor) for name, tensor in weights.items()}}
+    least = ordered.gather(-1, count.to(torch.int64).clamp(max=ordered.shape[-1] - 1))
+    return torch.cat([torch.where(t.abs() < least, 0, t) if weight else t for weight, t in pieces(layout, params)], -1)
 
 
-def pruned_to(params: Params, share: float | Tensor) -> Params:
+def weights_in(layout: Layout) -> int:
+    """Return the number of weights of a model."""
+    return sum(shape.numel() for _, shape in layout.shapes if is_weight(shape))
+
+
+def count_of(share: float | Tensor, layout: Layout, like: Tensor) -> Tensor:
+    """Return a fraction of the weights, rounded down to a whole number of them, as ``[..., 1]``."""
+    share = torch.as_tensor(share, dtype=like.dtype, device=like.device)
+    return (share * weights_in(layout)).floor().expand_as(like[..., :1])
+
+
+def pruned_to(params: Params, share: float) -> Params:
     """Return the tensors with a fraction of the weights set to zero, rounded down to a whole number of weights."""
-    some = next(iter(params.values()))
-    total = sum(tensor.numel() for tensor in weights_of(params).values())
-    return pruned(params, (torch.as_tensor(share, dtype=some.dtype, device=some.device) * total).floor())
+    layout = Layout.of(params)
+    vector = layout.flatten(params)
+    return layout.unflatten(pruned(vector, layout, count_of(share, layout, vector)))

@@ -2,7 +2,7 @@
 
 Some parts with noise must remember what the noise hides: ``TreeMean`` keeps the exact sum of all updates, and the noise
 that was added to it. Models are made to be seen, and so are checkpoints: run folders are copied and shared. So these
-entries (``PrivatePart.secret_state``) are written as one tensor of bytes, under a key that is in ``run.secret``, which
+entries (``Server.secret_state``) are written as one tensor of bytes, under a key that is in ``run.secret``, which
 only its owner can read:
 
     k1, k2 = BLAKE2b(key = run.secret, personalization = "gossamer.state"), two halves of 32 bytes

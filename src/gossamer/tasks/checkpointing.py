@@ -22,7 +22,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 from gossamer.core.errors import ConfigError, Mistake, Setting
-from gossamer.tasks.places import Place
+from gossamer.tasks.network import Place
 from gossamer.tasks.random_layers import Layers
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)
@@ -44,14 +44,11 @@ def repeated_blocks(module: nn.Module) -> list[nn.Module]:
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     kinds = Counter(map(type, module.children())) if isinstance(module, CONTAINERS) else Counter[type]()
     for child in module.children():
-        if kinds[type(child)] > 1 and _has_layers(child):
+        layered = any(next(inner.parameters(), None) is not None for inner in child.children())
+        if kinds[type(child)] > 1 and layered:
             yield child
         else:
             yield from _blocks(child)
-
-
-def _has_layers(module: nn.Module) -> bool:
-    return any(next(child.parameters(), None) is not None for child in module.children())
 
 
 class Checkpointing:
@@ -84,17 +81,16 @@ class Checkpointing:
         def forward(*args: Any, **named: Any) -> Any:
             if not self._on or not torch.is_grad_enabled():
                 return run(*args, **named)
-            contexts = nullcontext(), _repeated(self._copies(places), _layers())
+            copies = [(at, at.registry[at.attribute].clone()) for at in places if at.name not in self.constant]
+            active = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, Layers)]
+            # The repeated pass draws from the current draw on, as the first one does.
+            contexts = nullcontext(), _repeated(copies, active[-1].from_here() if active else None)
             # Networks that draw by torch's generators are refused, so these need not be restored.
             return checkpoint(
                 run, *args, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: contexts, **named
             )
 
         return forward
-
-    def _copies(self, places: list[Place]) -> list[tuple[Place, Tensor]]:
-        """Return copies of the buffers of a block that may change."""
-        return [(at, at.registry[at.attribute].clone()) for at in places if at.name not in self.constant]
 
 
 @contextmanager
@@ -115,9 +111,3 @@ def _buffers(block: nn.Module, name: str) -> Iterator[Place]:
         for attribute, buffer in part._buffers.items():
             if buffer is not None:
                 yield Place(part._buffers, attribute, f"{path}.{attribute}")
-
-
-def _layers() -> Layers | None:
-    """Return the mode of random layers from its current draw on, if one is active."""
-    active = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, Layers)]
-    return active[-1].from_here() if active else None

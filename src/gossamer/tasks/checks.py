@@ -38,22 +38,14 @@ def explaining(x: Nest, dtype: torch.dtype, precision: str, layers: Sequence[str
     except INVALID as error:
         where = f" at {layers[-1]}" if layers else ""
         used = "" if precision == FLOAT32 else f" with precision {precision}"
-        hint = _type_hint(x, dtype) if "type" in str(error) else ""
+        hint = ""
+        other = next((leaf.dtype for leaf in nests.leaves(x).values() if leaf.dtype in CONVERTED), dtype)
+        if "type" in str(error) and other != dtype:  # what to write if inputs and network have different types
+            of_x, of_network = (str(each).removeprefix("torch.") for each in (other, dtype))
+            hint = f": x is {of_x} and the network {of_network}: write {CONVERTED[other]}"
         raise ConfigError(
             f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}{used}: {error}{hint}"
         ) from error
-
-
-def _type_hint(x: Nest, network: torch.dtype) -> str:
-    """Return what to write if inputs and network have different types."""
-    other = next((leaf.dtype for leaf in nests.leaves(x).values() if leaf.dtype in CONVERTED), network)
-    if other == network:
-        return ""
-    return f": x is {_short(other)} and the network {_short(network)}: write {CONVERTED[other]}"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def check_labels(loss: LossFunction, output: Tensor, targets: Sequence[Tensor]) -> None:

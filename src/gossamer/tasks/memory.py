@@ -36,14 +36,13 @@ from torch.utils._pytree import tree_leaves
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
-from gossamer.core.solver import ForwardSolver, Move, PerSampleSolver, Solver
-from gossamer.core.types import Params
-from gossamer.tasks.allocations import Allocations
+from gossamer.core.solver import Move, Solver
+from gossamer.core.types import Layout, Params
 from gossamer.tasks.checkpointing import repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.data.samples import Batch, Samples
-from gossamer.tasks.modes import plain_kernels
+from gossamer.tasks.data.samples import AnySamples, Batch
+from gossamer.tasks.operations import Allocations, plain_kernels
 from gossamer.tasks.precision import FLOAT32, Precision, on_cpu
 
 MANY = 2**30
@@ -82,7 +81,7 @@ class Trainable(Protocol):
 
     trained: list[str]
     averaged: list[str]
-    samples: Samples
+    samples: AnySamples
     checkpointing: bool
 
     def on_cpu(self) -> "Trainable":
@@ -160,13 +159,15 @@ def client_memory(
 def forward_memory(objective: Trainable, params: Params, solver: Solver, batch: int) -> TrainingMemory:
     """Return the memory of a step of a solver that evaluates losses only, on a client with these tensors."""
     require(*_complete(objective, params, batch))
-    objective, start = objective.on_cpu(), tree.move(params, "cpu")
-    held = {**objective.local(), **start}
+    objective, layout = objective.on_cpu(), Layout.of(params)
+    start = layout.flatten(tree.move(params, "cpu"))  # [n]
+    held = {**objective.local(), **layout.unflatten(start)}
     objective.loss(held, *_batch(objective, 1), move=_moved)  # a first pass may find out how the network can be moved
     known, (x, y) = [*held.values(), *objective.kept()], _batch(objective, batch)
     with seeded(Key(0, 0)), plain_kernels(), Allocations([*known, *_leaves(x, y)]) as counted:
         objective.loss(held, x, y, move=_moved)
-    parameters, carry = _storages(known), _storages(tree.flatten(solver.begin(start, {}, {}, 1)).values())
+    begun = solver.on(layout, objective.trained, start.device).begin(start, {}, {}, 1)
+    parameters, carry = _storages(known), _storages(tree.flatten(begun).values())
     kept = {identity: storage for identity, storage in carry.items() if identity not in parameters}
     size = _size(parameters)
     return TrainingMemory(size, 0, _size(kept), counted.peak - size)
@@ -175,7 +176,7 @@ def forward_memory(objective: Trainable, params: Params, solver: Solver, batch: 
 def solver_memory(objective: Trainable, params: Params, solver: Solver) -> TrainingMemory:
     """Return the memory of a step of a solver on a client with these tensors, including its start tensors."""
     batch = batch_size(solver)
-    if isinstance(solver, ForwardSolver):
+    if solver.uses == "losses":
         return forward_memory(objective, params, solver, batch)
     copies, gradients = 1 + solver_copies(solver, params, objective.trained), gradient_count(solver, batch)
     return client_memory(objective, params, batch, copies=copies, gradients=gradients)
@@ -183,8 +184,10 @@ def solver_memory(objective: Trainable, params: Params, solver: Solver) -> Train
 
 def solver_copies(solver: Solver, params: Params, trained: Iterable[str]) -> int:
     """Return the number of values that a solver keeps per trained value, in addition to the parameters."""
-    carry = solver.begin(params, {}, {}, 1)
-    kept = sum(tensor.nbytes for name, tensor in tree.flatten(carry).items() if not name.startswith("params/"))
+    layout = Layout.of(params)
+    start = layout.flatten(params)
+    carry = tree.flatten(solver.on(layout, [*trained], start.device).begin(start, {}, {}, 1))
+    kept = sum(tensor.nbytes for name, tensor in carry.items() if name != "params")
     return kept // sum(params[name].nbytes for name in trained)
 
 
@@ -193,12 +196,12 @@ def batch_size(solver: Any) -> int:
     batch = getattr(solver, "batch", None)
     if not isinstance(batch, int):
         raise ConfigError("the memory of training depends on the batch size: set one (--batch N)")
-    return solver.rows(MANY) if isinstance(solver, PerSampleSolver) else batch
+    return solver.rows(MANY) if solver.uses == "samples" else batch
 
 
 def gradient_count(solver: Solver, batch: int) -> int:
     """Return the number of gradients that exist at once: of the batch, or of each sample and of all."""
-    return 1 + batch if isinstance(solver, PerSampleSolver) else 1
+    return 1 + batch if solver.uses == "samples" else 1
 
 
 def _complete(objective: Trainable, params: Params, batch: int) -> tuple[tuple[bool, str], ...]:

@@ -8,24 +8,135 @@ A metric is aggregated in one of three ways, by what its function of outputs and
 
 All three are exact over batches of unequal sizes. Per-sample results are also kept, so that the metrics of each
 client's samples follow from one evaluation of the whole test set.
+
+Class scores are ``[batch, classes]``, token scores ``[batch, time, classes]``. Logits of labels and predicted numbers
+have the shape of the targets.
 """
 
 import copy
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.specs import unknown
-from gossamer.tasks import measures
-from gossamer.tasks.losses import LOSSES, LossFunction, loss_name
+from gossamer.tasks.losses import IGNORED, LOSSES, LossFunction, aligned, loss_name, weight
+
+
+def accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """Return for each sample whether the largest score is the class, or whether all of its logits are right."""
+    if output.numel() == target.numel():
+        return exact_match(output, target)
+    return output.argmax(-1) == target
+
+
+def top5(output: Tensor, target: Tensor) -> Tensor:
+    """Return for each sample whether the class is among the five largest scores."""
+    best = output.topk(min(5, output.shape[-1]), -1).indices
+    return (best == target.unsqueeze(-1)).any(-1)
+
+
+def exact_match(output: Tensor, target: Tensor) -> Tensor:
+    """Return for each sample whether all of its labels are right; a label is predicted if its logit is above 0."""
+    return _labels_right(output, target).all(1)
+
+
+def multilabel_accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """Return for each sample the share of its labels that are right."""
+    return _labels_right(output, target).double().mean(1)
+
+
+def _labels_right(output: Tensor, target: Tensor) -> Tensor:
+    output, target = aligned("the metric", output, target)
+    return ((output > 0) == (target > 0.5)).reshape(len(target), -1)
+
+
+def f1(output: Tensor, target: Tensor) -> float:
+    """Return F1: of the positive class if there is one logit, else the mean over the classes or labels that occur."""
+    guessed, real = _indicators(output, target)
+    hits, either = (guessed & real).sum(0), (guessed.sum(0) + real.sum(0))
+    occurs = either > 0
+    return float((2 * hits[occurs].double() / either[occurs]).mean()) if bool(occurs.any()) else math.nan
+
+
+def _indicators(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return predictions and truth as booleans, [batch, classes or labels]."""
+    if output.numel() == target.numel():
+        output, target = aligned("f1", output, target)
+        return (output > 0).reshape(len(output), -1), (target > 0.5).reshape(len(target), -1)
+    classes = torch.arange(output.shape[-1], device=output.device)
+    return output.argmax(-1, keepdim=True) == classes, target.unsqueeze(-1) == classes
+
+
+def auroc(output: Tensor, target: Tensor) -> float:
+    """Return the area under the ROC curve: the mean over the classes or labels with positive and negative samples."""
+    if output.numel() != target.numel():
+        output, real = output.softmax(-1), _indicators(output, target)[1]
+    else:
+        real = _indicators(output, target)[1]
+    scores = output.reshape(len(output), -1)
+    areas = [_area(scores[:, at], real[:, at]) for at in range(scores.shape[1])]
+    defined = [area for area in areas if math.isfinite(area)]
+    return sum(defined) / len(defined) if defined else math.nan
+
+
+def _area(scores: Tensor, real: Tensor) -> float:
+    """Return the probability that a positive sample has a higher score than a negative one; equal ones count half."""
+    positive, negative = int(real.sum()), int((~real).sum())
+    if not positive or not negative:
+        return math.nan
+    _, group, sizes = scores.unique(return_inverse=True, return_counts=True)
+    ranks = (sizes.cumsum(0) - (sizes - 1) / 2).double()  # equal scores share their mean rank
+    return float((ranks[group][real].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean squared error of each sample."""
+    return _errors(output, target).square().mean(1)
+
+
+def absolute_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean absolute error of each sample."""
+    return _errors(output, target).abs().mean(1)
+
+
+def _errors(output: Tensor, target: Tensor) -> Tensor:
+    output, target = aligned("the metric", output, target)
+    return (output.double() - target.double()).reshape(len(target), -1)
+
+
+def r2(output: Tensor, target: Tensor) -> float:
+    """Return the coefficient of determination: the mean over the outputs whose targets vary."""
+    errors, real = _errors(output, target), target.double().reshape(len(target), -1)
+    spread = (real - real.mean(0)).square().sum(0)
+    varies = spread > 0
+    return float((1 - errors.square().sum(0)[varies] / spread[varies]).mean()) if bool(varies.any()) else math.nan
+
+
+def token_accuracy(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each sample the number of tokens that are right, and the number that count."""
+    counts = target != IGNORED
+    return ((output.argmax(-1) == target) & counts).flatten(1).sum(1), counts.flatten(1).sum(1)
+
+
+def token_loss(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each sample the summed cross-entropy of its tokens, and the number that count."""
+    losses = F.cross_entropy(output.movedim(-1, 1).double(), target, ignore_index=IGNORED, reduction="none")
+    return losses.flatten(1).sum(1), (target != IGNORED).flatten(1).sum(1)
+
+
+def exponential(loss: float) -> float:
+    """Return exp, infinite where it overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
+
 
 Rows = npt.NDArray[np.float64]
 """For each sample, its weighted value and its weight."""
@@ -132,31 +243,32 @@ class Judgement(NamedTuple):
 
     def values(self, index: npt.NDArray[np.int64] | None = None) -> tuple[float, ...]:
         """Return each metric, of all samples or of those at ``index``."""
-        return tuple(self._value(*each, index) for each in zip(self.metrics, self.rows, strict=True))
-
-    def _value(self, metric: Metric, rows: Rows | None, index: npt.NDArray[np.int64] | None) -> float:
-        if rows is not None:
-            return metric.mean(rows if index is None else rows[index])
-        assert self.outputs is not None
-        at = slice(None) if index is None else torch.from_numpy(index).to(self.outputs.device)
-        return metric.of_all(self.outputs[at], self.targets[at])
+        found = []
+        for metric, rows in zip(self.metrics, self.rows, strict=True):
+            if rows is not None:
+                found.append(metric.mean(rows if index is None else rows[index]))
+                continue
+            assert self.outputs is not None
+            at = slice(None) if index is None else torch.from_numpy(index).to(self.outputs.device)
+            found.append(metric.of_all(self.outputs[at], self.targets[at]))
+        return tuple(found)
 
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", measures.accuracy, format="percent"),
-        Metric("auroc", measures.auroc, whole=True),
-        Metric("exact_match", measures.exact_match, format="percent"),
-        Metric("f1", measures.f1, whole=True),
-        Metric("mae", measures.absolute_error, better="lower"),
-        Metric("mse", measures.squared_error, better="lower"),
-        Metric("multilabel_accuracy", measures.multilabel_accuracy, format="percent"),
-        Metric("perplexity", measures.token_loss, better="lower", last=measures.exponential),
-        Metric("r2", measures.r2, whole=True),
-        Metric("rmse", measures.squared_error, better="lower", last=math.sqrt),
-        Metric("token_accuracy", measures.token_accuracy, format="percent"),
-        Metric("top5", measures.top5, format="percent"),
+        Metric("accuracy", accuracy, format="percent"),
+        Metric("auroc", auroc, whole=True),
+        Metric("exact_match", exact_match, format="percent"),
+        Metric("f1", f1, whole=True),
+        Metric("mae", absolute_error, better="lower"),
+        Metric("mse", squared_error, better="lower"),
+        Metric("multilabel_accuracy", multilabel_accuracy, format="percent"),
+        Metric("perplexity", token_loss, better="lower", last=exponential),
+        Metric("r2", r2, whole=True),
+        Metric("rmse", squared_error, better="lower", last=math.sqrt),
+        Metric("token_accuracy", token_accuracy, format="percent"),
+        Metric("top5", top5, format="percent"),
     )
 }
 """Metrics by name."""
@@ -204,7 +316,12 @@ def metric_of(given: Any, name: str = "") -> Metric:
     if isinstance(given, type):
         raise ConfigError(f"metrics: {given.__name__} is a class: give an object, {given.__name__}(...)")
     if all(callable(getattr(given, member, None)) for member in ("update", "compute", "reset")):
-        return _of_torchmetrics(given, name)
+        kind = type(given).__name__
+        found = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()
+        higher = getattr(given, "higher_is_better", None)
+        say = f"Metric({found!r}, Torchmetric({kind}()), better=...)"
+        require((higher is not None, f"metrics: {kind} has no direction (higher_is_better): write {say}"))
+        return Metric(found, Torchmetric(given), better="higher" if higher else "lower", whole=True)
     if not callable(given):
         raise ConfigError(
             f"metrics: must be names, functions of outputs and targets, or torchmetrics objects, got {given!r}"
@@ -214,14 +331,6 @@ def metric_of(given: Any, name: str = "") -> Metric:
     if found in METRICS:  # your own version of a metric that is known: its direction and format are, too
         return replace(METRICS[found], function=given, last=None, whole=False)
     return Metric(found, given, better="higher" if getattr(given, "higher_is_better", True) else "lower")
-
-
-def _of_torchmetrics(given: Any, name: str) -> Metric:
-    found = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(given).__name__).lower()
-    higher = getattr(given, "higher_is_better", None)
-    say = f"Metric({found!r}, Torchmetric({type(given).__name__}()), better=...)"
-    require((higher is not None, f"metrics: {type(given).__name__} has no direction (higher_is_better): write {say}"))
-    return Metric(found, Torchmetric(given), better="higher" if higher else "lower", whole=True)
 
 
 def default_metrics(loss: LossFunction, target: Tensor) -> tuple[Metric, ...]:
@@ -235,3 +344,32 @@ def default_metrics(loss: LossFunction, target: Tensor) -> tuple[Metric, ...]:
             "metrics: the loss is your own and targets are no classes: say what to measure, such as metrics='rmse'"
         )
     return (ACCURACY,)
+
+
+def only(output: Tensor, labels: Tensor | None) -> Tensor:
+    """Set the scores of excluded labels, which have a 0 in ``labels``, to 0."""
+    return output if labels is None else output * labels
+
+
+def judge(
+    outputs: Iterable[Tensor], y: Tensor, loss: LossFunction, metrics: tuple[Metric, ...], keep: bool = False
+) -> Judgement:
+    """Return the loss and metrics of the outputs for all samples, in batches. ``keep`` keeps the outputs."""
+    total, weights, start = 0.0, 0, 0
+    rows: list[list[Tensor | None]] = [[] for _ in metrics]
+    kept: list[Tensor] = []
+    for output in outputs:
+        ys = y[start : start + len(output)]
+        start += len(ys)
+        total += float(loss(output, ys)) * (share := weight(loss, ys))
+        weights += share
+        for metric, found in zip(metrics, rows, strict=True):
+            found.append(None if found and found[0] is None else metric.rows(output, ys))
+        if keep or any(found[0] is None for found in rows):
+            kept.append(output)
+    mean = total / weights if weights else math.nan
+    joined = []
+    for found in rows:
+        each = [some for some in found if some is not None]
+        joined.append(torch.cat(each).to("cpu").numpy() if each else None)  # a metric of all outputs has no rows
+    return Judgement(mean, metrics, tuple(joined), y, torch.cat(kept) if kept else None)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gossamer.core.solver import Move
 from gossamer.core.types import Params
-from gossamer.tasks.places import Place
+from gossamer.tasks.network import Place
 
 Owned = list[tuple[nn.Module, list[Place]]]
 """Modules, and the places of their own tensors."""

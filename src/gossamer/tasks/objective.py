@@ -1,7 +1,7 @@
 """The model and its loss as functions of the model's tensors.
 
-``gossamer.tasks.roles`` says which tensors are trained, exchanged or constant, and ``gossamer.tasks.lonely_norms`` what
-BatchNorm does in a batch of one sample.
+``gossamer.tasks.network`` says which tensors are trained, exchanged or constant, and ``gossamer.tasks.batch_norms``
+what BatchNorm does in a batch of one sample.
 """
 
 import copy
@@ -19,26 +19,22 @@ from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Move, Solver
 from gossamer.core.types import Flops, Layout, Params, State
 from gossamer.tasks import checks, moves, operations, per_sample
+from gossamer.tasks.batch_norms import OfTraining, lonely_norms, static_norms, tracking, without_counters
 from gossamer.tasks.checkpointing import Checkpointing, repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
-from gossamer.tasks.data.samples import Batch, Samples
-from gossamer.tasks.factory import build
-from gossamer.tasks.judging import judge, only
-from gossamer.tasks.lonely_norms import lonely_norms
+from gossamer.tasks.data.samples import AnySamples, Batch, Samples
 from gossamer.tasks.losses import LOSSES, loss_name
 from gossamer.tasks.memory import solver_memory
-from gossamer.tasks.metrics import Judgement
+from gossamer.tasks.metrics import Judgement, judge, only
+from gossamer.tasks.network import build, hollow, named_tensors, places, put, roles, untrained
 from gossamer.tasks.operations import Counted
-from gossamer.tasks.places import places, put
 from gossamer.tasks.precision import FLOAT32, Precision, check_type, on_cpu
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
-from gossamer.tasks.roles import hollow, named_tensors, roles, untrained
-from gossamer.tasks.static_norms import OfTraining, static_norms, tracking, without_counters
 from gossamer.tasks.task import Task
 from gossamer.tasks.widths import Widths, derive
+from gossamer.tasks.widths.derive import watched
 from gossamer.tasks.widths.elastic import stretch
-from gossamer.tasks.widths.trace import watched
 
 LossAndBuffers = tuple[Tensor, Params]  # an alias, because torch.compile does not accept the annotation written out
 
@@ -243,9 +239,11 @@ class Objective:
     ) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch, in training or evaluation mode.
 
-        Scores of labels with a 0 in ``labels`` count as 0. Random layers draw from ``numbers``, if given.
+        Scores of labels with a 0 in ``labels`` count as 0. Random layers draw from ``numbers``, if given. Tensors that
+        require gradients are taken as leaves of autograd, which saves making them anew in every step.
         """
-        leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
+        given = {name: params[name] for name in self.trained}
+        leaves = {n: t if t.requires_grad else t.detach().requires_grad_() for n, t in given.items()}
         fixed = {name: params[name] for name in self.constant}
         buffers = {name: params[name].clone() for name in self._changing}
         if training:
@@ -395,7 +393,7 @@ class Objective:
         return self.judged(self.outputs(params, Samples(x, y)), y, labels)
 
     @torch.no_grad()
-    def outputs(self, params: Params, samples: Samples, index: Tensor | None = None) -> Iterator[Tensor]:
+    def outputs(self, params: Params, samples: AnySamples, index: Tensor | None = None) -> Iterator[Tensor]:
         """Yield the network's outputs in evaluation mode, batch by batch, for some samples or for all."""
         network = self._deployed(params)
         for x in samples.inputs_in_order(self.task.statistics.size, index):

@@ -18,7 +18,7 @@ from gossamer.core.types import Params
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Batch
-from gossamer.tasks.modes import stackable_attention
+from gossamer.tasks.operations import stackable_attention
 from gossamer.tasks.precision import Precision
 from gossamer.tasks.random_layers import Numbers, Randomness
 

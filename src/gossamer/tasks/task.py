@@ -15,18 +15,25 @@ from gossamer.core.errors import ConfigError, require
 from gossamer.core.fields import known_arguments, whole_number
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse, spec
-from gossamer.tasks.data.convert import Reading, samples
+from gossamer.tasks.batch_norms import STATISTICS, OfBatch, Statistics
 from gossamer.tasks.data.datasets import load
-from gossamer.tasks.data.given import check_samples, count_classes, given_data, given_split, read_memory
+from gossamer.tasks.data.given import (
+    Reading,
+    check_samples,
+    count_classes,
+    given_data,
+    given_split,
+    read_memory,
+    samples,
+)
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
-from gossamer.tasks.data.samples import Data, Samples
+from gossamer.tasks.data.samples import AnySamples, Data, Samples
 from gossamer.tasks.data.splits import split
-from gossamer.tasks.factory import Adapted, Factory, factory
 from gossamer.tasks.losses import AnyLoss, LossFunction, cross_entropy, loss_function, loss_name
 from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics, metrics_of
 from gossamer.tasks.nets import build
-from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
+from gossamer.tasks.network import Adapted, Factory, factory
 
 OWN = "own function"
 """The name of a loss that is none of Gossamer's; two of them are not compared."""
@@ -189,7 +196,7 @@ class Task:
         )
         given = {name: samples(part, name, reading) for name, part in parts.items() if part is not None}
         check_samples(loss_function(loss), **given)
-        none = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))
+        none: AnySamples = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))
         none = next((held.take(np.arange(0)) for held in given.values()), none)
         classes = count_classes(*(held.y for held in given.values()))
         data = Data("own", given.get("train", none), given.get("test", none), classes, split="own", model="custom")

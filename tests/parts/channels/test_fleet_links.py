@@ -18,7 +18,7 @@ from gossamer.core.specs import parse, spec
 from gossamer.core.types import Clock, Flops
 from gossamer.fleet.availability import read_model
 from gossamer.fleet.fleet import PHONES, Device, Fleet, Span
-from gossamer.fleet.rate_trace import RateTrace
+from gossamer.fleet.links import RateTrace
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.links import FleetLinks
 from gossamer.testing import check_channel

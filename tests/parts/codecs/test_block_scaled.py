@@ -9,12 +9,11 @@ from torch import Tensor
 
 from gossamer import OnWeights, fedavg, simulate
 from gossamer.core.bits import bits
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout, Payload
-from gossamer.parts.codecs.integers import Int4, Int8
-from gossamer.parts.codecs.qsgd import QSGD
+from gossamer.parts.codecs.quantized import QSGD, Int4, Int8
 from gossamer.testing import check_codec, tiny_task
 
 KEY = key(31)
@@ -33,7 +32,7 @@ def layout(x: Tensor) -> Layout:
 
 
 def through(codec: Codec, x: Tensor, k: Key = KEY) -> Tensor:
-    return codec.decode(codec.encode(x, layout(x), k), layout(x), k)
+    return codec.decode(codec.encode(x, Coding(layout(x), k)), Coding(layout(x), k))
 
 
 def vector(n: int) -> Tensor:
@@ -96,8 +95,8 @@ def test_the_expected_number_of_nonzero_levels_is_within_the_bound_of_the_paper(
 
 def test_elias_code_takes_fewer_bits_than_a_fixed_width() -> None:
     x = vector(50_000)
-    short = QSGD(7, 512).encode(x, layout(x), KEY)
-    fixed = QSGD(7, 512, "max").encode(x, layout(x), KEY)
+    short = QSGD(7, 512).encode(x, Coding(layout(x), KEY))
+    fixed = QSGD(7, 512, "max").encode(x, Coding(layout(x), KEY))
     assert "signs" in short
     assert set(fixed) == {"levels", "scales"}
     assert 8 * nbytes(short) / len(x) < 2.1  # of which 0.13 bits are norms in float64
@@ -107,8 +106,8 @@ def test_elias_code_takes_fewer_bits_than_a_fixed_width() -> None:
 def test_gamma_code_has_the_length_of_its_formula() -> None:
     x = vector(20_000)
     codec = QSGD(127, 2048)
-    payload = codec.encode(x, layout(x), KEY)
-    levels = codec.unpack(payload, len(x))
+    payload = codec.encode(x, Coding(layout(x), KEY))
+    levels = codec._unpacked(payload, len(x))
     sizes = levels[levels != 0].abs()
     gamma = sum(2 * (int(size).bit_length() - 1) + 1 for size in sizes)
     assert "digits" in payload
@@ -129,19 +128,19 @@ def test_damaged_elias_code_is_refused(name: str, array: Tensor) -> None:
     x = torch.zeros(64)
     x[:2] = torch.tensor([3.0, -1.0])
     codec = QSGD(7, None, "max")
-    payload = codec.encode(x, layout(x), KEY)
+    payload = codec.encode(x, Coding(layout(x), KEY))
     with pytest.raises(PayloadError):
-        codec.decode({**payload, name: array}, layout(x), KEY)
+        codec.decode({**payload, name: array}, Coding(layout(x), KEY))
 
 
 def test_a_level_above_the_largest_is_refused() -> None:
     x = torch.zeros(64)
     x[:2] = torch.tensor([3.0, -3.0])
     codec = QSGD(5, None, "max")
-    payload = codec.encode(x, layout(x), KEY)
+    payload = codec.encode(x, Coding(layout(x), KEY))
     assert set(payload) == {"quotients", "remainders", "signs", "lengths", "digits", "scales"}
     with pytest.raises(PayloadError, match="a level is above 5"):
-        codec.decode({**payload, "digits": bits(torch.tensor([True] * 4))}, layout(x), KEY)
+        codec.decode({**payload, "digits": bits(torch.tensor([True] * 4))}, Coding(layout(x), KEY))
 
 
 GOLDEN: dict[Codec, dict[str, str]] = {
@@ -164,7 +163,9 @@ GOLDEN: dict[Codec, dict[str, str]] = {
 def test_the_bytes_of_a_message_are_fixed() -> None:
     x = torch.tensor([0.5, -1.0, 0.0, 0.25, 2.0, -0.125, 0.0, 0.0, 0.0, 0.0, 0.0, -0.5] + [0.0] * 20)
     found = {
-        codec: {name: array.numpy().tobytes().hex() for name, array in codec.encode(x, layout(x), key(1)).items()}
+        codec: {
+            name: array.numpy().tobytes().hex() for name, array in codec.encode(x, Coding(layout(x), key(1))).items()
+        }
         for codec in GOLDEN
     }
     assert found == GOLDEN
@@ -197,9 +198,9 @@ def test_a_block_does_not_see_the_others() -> None:
 
 def test_minus_128_is_refused() -> None:
     x = torch.ones(4)
-    payload = Int8().encode(x, layout(x), KEY)
+    payload = Int8().encode(x, Coding(layout(x), KEY))
     with pytest.raises(PayloadError, match="a level is above 127"):
-        Int8().decode({**payload, "levels": torch.full((4,), -128, dtype=torch.int8)}, layout(x), KEY)
+        Int8().decode({**payload, "levels": torch.full((4,), -128, dtype=torch.int8)}, Coding(layout(x), KEY))
 
 
 def test_both_links_can_be_quantized() -> None:

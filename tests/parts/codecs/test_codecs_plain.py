@@ -11,22 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import Message, expect, pack
 from gossamer.methods import z_signfedavg
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.codecs.eden import Eden
-from gossamer.parts.codecs.noisy_sign import NoisySign
+from gossamer.parts.codecs.masks import SampledMask
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.codecs.sampled_mask import SampledMask
-from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.codecs.sparse import Sparse
-from gossamer.parts.codecs.subsample import Subsample
-from gossamer.parts.codecs.ternary import Ternary
-from gossamer.parts.codecs.topk import TopK, top
+from gossamer.parts.codecs.rotated import Eden
+from gossamer.parts.codecs.signs import NoisySign, StochasticSign, Ternary
+from gossamer.parts.codecs.sparse import Sparse, Subsample, TopK, top
 from gossamer.parts.servers.mean import Mean
 from gossamer.testing import check_codec
 
@@ -43,7 +39,7 @@ def layout(x: Tensor) -> Layout:
 
 
 def through(codec: Codec, x: Tensor, k: Key = KEY) -> Tensor:
-    return codec.decode(codec.encode(x, layout(x), k), layout(x), k)
+    return codec.decode(codec.encode(x, Coding(layout(x), k)), Coding(layout(x), k))
 
 
 def noise(n: int, *labels: str | int) -> Tensor:
@@ -102,7 +98,7 @@ def test_an_empty_vector_is_a_vector(codec: Codec, dtype: torch.dtype) -> None:
 def test_what_is_not_finite_is_refused(codec: Codec, bad: float) -> None:
     x = torch.tensor([1.0, bad, 0.0])
     with pytest.raises(PayloadError, match="'change' holds 1 of 3 values that are not finite"):
-        codec.encode(x, layout(x), KEY)
+        codec.encode(x, Coding(layout(x), KEY))
 
 
 @pytest.mark.parametrize("codec", [c for c in ALL if c not in GIVEN], ids=repr)
@@ -154,7 +150,7 @@ def test_dense_loses_nothing(x: Tensor) -> None:
 @pytest.mark.parametrize(("dtype", "digits"), [("float16", 11), ("bfloat16", 8)])
 def test_half_precision_takes_half_the_bytes_and_rounds_to_nearest(dtype: Half, digits: int) -> None:
     x = noise(1000) + 2
-    payload = Dense(dtype).encode(x, layout(x), KEY)
+    payload = Dense(dtype).encode(x, Coding(layout(x), KEY))
     assert payload["values"].nbytes == 2000
     assert ((through(Dense(dtype), x) - x).abs() <= x * 2.0**-digits).all()
 
@@ -180,14 +176,14 @@ def test_float64_is_rounded_to_half_by_way_of_float32() -> None:
 def test_half_precision_refuses_what_it_cannot_hold(dtype: Half, value: float, reason: str) -> None:
     x = torch.tensor([1.0, value])
     with pytest.raises(PayloadError, match=reason):
-        Dense(dtype).encode(x, layout(x), KEY)
+        Dense(dtype).encode(x, Coding(layout(x), KEY))
     fits = torch.tensor([65504.0, -65504.0])
     assert torch.equal(through(Dense("float16"), fits), fits)
 
 
 def test_dense_refuses_an_infinity_that_arrives() -> None:
     with pytest.raises(PayloadError, match="'values' holds 1 of 2 values that are not finite"):
-        Dense().decode({"values": torch.tensor([1.0, math.inf])}, layout(torch.zeros(2)), KEY)
+        Dense().decode({"values": torch.tensor([1.0, math.inf])}, Coding(layout(torch.zeros(2)), KEY))
 
 
 # Sparse
@@ -203,8 +199,8 @@ def test_sparse_loses_nothing(x: Tensor) -> None:
 @pytest.mark.parametrize("density", [1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.37, 0.5, 0.62, 0.8, 0.9])
 def test_sparse_is_within_5_percent_of_the_best(density: float) -> None:
     x = torch.where(uniform(fold(KEY, "zeros"), CNN4) < density, noise(CNN4), 0)
-    payload = Sparse().encode(x, layout(x), KEY)
-    assert torch.equal(Sparse().decode(payload, layout(x), KEY), x)
+    payload = Sparse().encode(x, Coding(layout(x), KEY))
+    assert torch.equal(Sparse().decode(payload, Coding(layout(x), KEY)), x)
     best = fewest_bytes(CNN4, len(payload["values"]))
     assert sum(array.nbytes for array in payload.values()) <= 1.01 * best + 1
     assert message_bytes(payload) <= 1.01 * best + 90  # header and table
@@ -212,7 +208,7 @@ def test_sparse_is_within_5_percent_of_the_best(density: float) -> None:
 
 def test_sparse_without_zeros_costs_a_byte_more_than_dense() -> None:
     x = noise(1000) + 2
-    payload = Sparse().encode(x, layout(x), KEY)
+    payload = Sparse().encode(x, Coding(layout(x), KEY))
     assert sum(array.nbytes for array in payload.values()) == 4001
 
 
@@ -227,9 +223,9 @@ def test_sparse_without_zeros_costs_a_byte_more_than_dense() -> None:
 )
 def test_sparse_refuses_values_it_did_not_send(values: list[float], reason: str) -> None:
     x = torch.tensor([0.0, 5.0, 0.0, 0.0, 6.0])
-    payload = Sparse().encode(x, layout(x), KEY)
+    payload = Sparse().encode(x, Coding(layout(x), KEY))
     with pytest.raises(PayloadError, match=reason):
-        Sparse().decode({**payload, "values": torch.tensor(values)}, layout(x), KEY)
+        Sparse().decode({**payload, "values": torch.tensor(values)}, Coding(layout(x), KEY))
 
 
 # Top-k
@@ -258,7 +254,7 @@ def test_the_number_kept_is_rounded_up(share: float, n: int, kept: int) -> None:
 @pytest.mark.parametrize("share", [1e-3, 0.03, 0.2, 0.5])
 def test_top_k_is_within_5_percent_of_the_best(share: float) -> None:
     x = noise(CNN4)
-    payload = TopK(share).encode(x, layout(x), KEY)
+    payload = TopK(share).encode(x, Coding(layout(x), KEY))
     best = fewest_bytes(CNN4, TopK(share).kept(CNN4))
     assert sum(array.nbytes for array in payload.values()) <= 1.01 * best
     assert message_bytes(payload) <= 1.05 * best
@@ -273,9 +269,9 @@ def test_both_ways_to_the_threshold_agree() -> None:
 
 def test_top_k_refuses_another_number_of_positions() -> None:
     x = noise(100)
-    payload = TopK(0.04).encode(x, layout(x), KEY)
+    payload = TopK(0.04).encode(x, Coding(layout(x), KEY))
     with pytest.raises(PayloadError, match="expected indices of 3 entries, got 4"):
-        TopK(0.03).decode(payload, layout(x), KEY)
+        TopK(0.03).decode(payload, Coding(layout(x), KEY))
 
 
 # Subsample
@@ -311,7 +307,7 @@ def test_a_chance_finer_than_the_noise_is_rounded_and_rescaled_to_match() -> Non
 
 def test_subsampling_sends_no_positions() -> None:
     x = noise(CNN4)
-    payload = Subsample().encode(x, layout(x), KEY)
+    payload = Subsample().encode(x, Coding(layout(x), KEY))
     assert list(payload) == ["values"]
     assert 8 * message_bytes(payload) / CNN4 < 1.03
 
@@ -319,13 +315,13 @@ def test_subsampling_sends_no_positions() -> None:
 def test_what_overflows_when_rescaled_is_refused() -> None:
     x = torch.full((1000,), 3e38)
     with pytest.raises(PayloadError, match=r"'rescaled change' holds .* values that are not finite"):
-        Subsample(0.1).encode(x, layout(x), KEY)
+        Subsample(0.1).encode(x, Coding(layout(x), KEY))
 
 
 def test_subsample_refuses_another_number_of_values() -> None:
     x = noise(1000)
     with pytest.raises(PayloadError, match=r"expected .* float32 values named 'values', got 999"):
-        Subsample(0.5).decode({"values": x[:999]}, layout(x), KEY)
+        Subsample(0.5).decode({"values": x[:999]}, Coding(layout(x), KEY))
 
 
 # Stochastic sign and ternary
@@ -417,7 +413,7 @@ def test_one_entry_comes_back_whole() -> None:
 def test_a_norm_without_a_form_is_refused() -> None:
     x = torch.full((100,), 3e38)
     with pytest.raises(PayloadError, match="'norm of the change' holds 1 of 1 values that are not finite"):
-        StochasticSign("norm").encode(x, layout(x), KEY)
+        StochasticSign("norm").encode(x, Coding(layout(x), KEY))
 
 
 @pytest.mark.parametrize(
@@ -427,12 +423,12 @@ def test_a_norm_without_a_form_is_refused() -> None:
 )
 def test_bits_per_entry(codec: Codec, most: float) -> None:
     x = noise(CNN4)
-    assert 8 * message_bytes(codec.encode(x, layout(x), KEY)) / CNN4 <= most
+    assert 8 * message_bytes(codec.encode(x, Coding(layout(x), KEY))) / CNN4 <= most
 
 
 def test_a_size_known_to_both_ends_is_not_sent() -> None:
-    assert list(StochasticSign(0.01).encode(U, layout(U), KEY)) == ["bits"]
-    assert sorted(StochasticSign().encode(U, layout(U), KEY)) == ["bits", "scale"]
+    assert list(StochasticSign(0.01).encode(U, Coding(layout(U), KEY))) == ["bits"]
+    assert sorted(StochasticSign().encode(U, Coding(layout(U), KEY))) == ["bits", "scale"]
 
 
 @pytest.mark.parametrize("codec", [StochasticSign(), Ternary()], ids=repr)
@@ -441,9 +437,9 @@ def test_a_size_known_to_both_ends_is_not_sent() -> None:
     [(-1.0, "'scale' must be at least 0, got -1"), (math.nan, "'scale' holds 1 of 1 values that are not finite")],
 )
 def test_a_scale_never_sent_is_refused(codec: Codec, scale: float, reason: str) -> None:
-    payload = codec.encode(U, layout(U), KEY)
+    payload = codec.encode(U, Coding(layout(U), KEY))
     with pytest.raises(PayloadError, match=reason):
-        codec.decode({**payload, "scale": torch.tensor([scale])}, layout(U), KEY)
+        codec.decode({**payload, "scale": torch.tensor([scale])}, Coding(layout(U), KEY))
 
 
 @pytest.mark.parametrize(
@@ -460,19 +456,19 @@ def test_a_scale_never_sent_is_refused(codec: Codec, scale: float, reason: str) 
 )
 def test_an_entropy_code_is_shorter_and_decodes_to_the_same(plain: Codec, coded: Codec, saved: float) -> None:
     x = noise(100_000) ** 9 + isinstance(plain, SampledMask)  # trits are mostly zeros, masks mostly ones
-    here, there = (codec.encode(x, layout(x), KEY) for codec in (plain, coded))
-    assert torch.equal(plain.decode(here, layout(x), KEY), coded.decode(there, layout(x), KEY))
+    here, there = (codec.encode(x, Coding(layout(x), KEY)) for codec in (plain, coded))
+    assert torch.equal(plain.decode(here, Coding(layout(x), KEY)), coded.decode(there, Coding(layout(x), KEY)))
     assert message_bytes(there) / message_bytes(here) == pytest.approx(1 - saved, abs=0.01)
     assert ("coded" in there) == (saved > 0)
     if saved:
         with pytest.raises(PayloadError, match=r"values named '(trits|codes|mask)', got 'coded'"):
-            plain.decode(there, layout(x), KEY)
+            plain.decode(there, Coding(layout(x), KEY))
 
 
 def test_payloads_never_change() -> None:
     x = (torch.arange(12.0) - 5) / 4
     made = {
-        repr(codec): {name: array.tolist() for name, array in codec.encode(x, layout(x), key(1)).items()}
+        repr(codec): {name: array.tolist() for name, array in codec.encode(x, Coding(layout(x), key(1))).items()}
         for codec in (StochasticSign(), Ternary(), Subsample(0.25), TopK(0.25))
     }
     assert made == {
@@ -499,42 +495,42 @@ class Boastful(TopK):
 class Shrinking(StochasticSign):
     """Two thirds of what it should be."""
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return super().decode(payload, layout, key) * 0.66
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return super().decode(payload, ctx) * 0.66
 
 
 @dataclass(frozen=True)
 class Contiguous(Dense):
     """Reads the storage of the vector, not its entries."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        return {"values": torch.as_strided(x, (layout.size,), (1,)).clone()}
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
+        return {"values": torch.as_strided(x, (ctx.layout.size,), (1,)).clone()}
 
 
 @dataclass(frozen=True)
 class Timid(Dense):
     """Takes nothing above 1,000."""
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         if x.abs().max() > 1000:
             raise PayloadError("too large")
-        return super().encode(x, layout, key)
+        return super().encode(x, ctx)
 
 
 @dataclass(frozen=True)
 class Believing(Dense):
     """Takes an infinity for a number."""
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        return expect(payload, "values", layout.dtype, layout.size)
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
+        return expect(payload, "values", ctx.layout.dtype, ctx.layout.size)
 
 
 @dataclass(frozen=True)
 class Heavy(Dense):
     """Folds without the weight."""
 
-    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        acc.add_(self.decode(payload, layout, key))
+    def fold(self, acc: Tensor, payload: Payload, ctx: Coding, weight: float) -> None:
+        acc.add_(self.decode(payload, ctx))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from gossamer import Dense, OnWeights, Task, fedpm, klms, simulate
 from gossamer.core.bits import codes
+from gossamer.core.codec import Coding
 from gossamer.core.errors import ConfigError, PayloadError
-from gossamer.core.random import fold, key, uniform
+from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout
-from gossamer.parts.codecs.klms import GRID, KLMS, _logits, _mask
+from gossamer.parts.codecs.masks import GRID, KLMS, _logits, _mask, _prior
 from gossamer.testing import tiny_task
 
 KEY = key(55)
@@ -21,11 +22,15 @@ def scores(n: int, *labels: str | int) -> Tensor:
     return 4 * uniform(fold(KEY, "scores", *labels), n) - 2
 
 
-def pair(n: int, far: float) -> tuple[KLMS, Tensor, Layout]:
-    """A codec that knows the scores of the server, and scores of a client at some distance."""
+def knowing(before: Tensor, at: Key = KEY) -> Coding:
+    """What both sides know after a download of scores."""
+    return Coding(Layout.of({"w": before}), at, lambda: before)
+
+
+def pair(n: int, far: float) -> tuple[KLMS, Tensor, Tensor]:
+    """A codec, scores of a client, and those of the server at some distance."""
     before = scores(n)
-    after = before + far * scores(n, "after")
-    return KLMS(6, 0.5).with_side_information({"w": before}), after, Layout.of({"w": after})
+    return KLMS(6, 0.5), before + far * scores(n, "after"), before
 
 
 def divergence(q: Tensor, p: Tensor) -> float:
@@ -53,21 +58,22 @@ def slow_choice(x: Tensor, before: Tensor, candidates: list[list[Tensor]], point
 
 
 def test_the_choice_is_that_of_the_paper() -> None:
-    codec, x, layout = pair(300, 0.5)
-    payload = codec.encode(x, layout, KEY)
+    codec, x, before = pair(300, 0.5)
+    payload = codec.encode(x, knowing(before))
     length = int(payload["block"])
     wide = torch.arange(64).view(-1, 1)
-    drawn = [codec.decode({**payload, "numbers": codes(row.expand(-(-300 // length)), 6)}, layout, KEY) for row in wide]
+    drawn = [
+        codec.decode({**payload, "numbers": codes(row.expand(-(-300 // length)), 6)}, knowing(before)) for row in wide
+    ]
     candidates = [list(blocks) for blocks in zip(*(mask.bool().split(length) for mask in drawn), strict=True)]
     point = uniform(fold(KEY, "choice"), len(candidates), dtype=torch.float64).tolist()
-    wanted = slow_choice(x, codec.start["w"], candidates, point)  # type: ignore[attr-defined]
+    wanted = slow_choice(x, before, candidates, point)
     assert torch.equal(payload["numbers"], codes(torch.tensor(wanted), 6))
 
 
 def test_candidates_have_the_probabilities_of_the_server() -> None:
     before = torch.tensor([-4.0, -1.0, 0.0, 2.0])
-    codec = KLMS(8).with_side_information({"w": before})
-    thresholds = codec.prior(Layout.of({"w": before}), before.device)
+    thresholds = _prior(knowing(before), before.device)
     drawn = (uniform(KEY, 4 * 4000, dtype=torch.float64) * 2**53).long().view(4000, 4)
     found = torch.stack([_mask(row, torch.tensor(number % 256), thresholds) for number, row in enumerate(drawn)])
     wanted = torch.sigmoid(before)
@@ -76,9 +82,10 @@ def test_candidates_have_the_probabilities_of_the_server() -> None:
 
 
 def test_the_sampled_masks_have_nearly_the_probabilities_of_the_client() -> None:
-    codec, x, layout = pair(2000, 0.5)
-    mean = torch.stack([codec.decode(codec.encode(x, layout, k), layout, k) for k in map(key, range(60))]).mean(0)
-    p, q = torch.sigmoid(codec.start["w"]), torch.sigmoid(x)  # type: ignore[attr-defined]
+    codec, x, before = pair(2000, 0.5)
+    each = [knowing(before, key(number)) for number in range(60)]
+    mean = torch.stack([codec.decode(codec.encode(x, ctx), ctx) for ctx in each]).mean(0)
+    p, q = torch.sigmoid(before), torch.sigmoid(x)
     slope = float((mean - p) @ (q - p) / (q - p).square().sum())
     assert 0.75 < slope < 1.05  # a share of the way from p to q: importance sampling with few candidates is biased to p
     assert abs(float(mean.mean() - q.mean())) < 0.01
@@ -86,34 +93,34 @@ def test_the_sampled_masks_have_nearly_the_probabilities_of_the_client() -> None
 
 @pytest.mark.parametrize("far", [0.1, 0.5, 1.5])
 def test_a_mask_takes_about_twice_the_divergence(far: float) -> None:
-    codec, x, layout = pair(50_000, far)
-    bits = 8 * sum(array.nbytes for array in codec.encode(x, layout, KEY).values())
-    wanted = divergence(torch.sigmoid(x.double()), torch.sigmoid(codec.start["w"].double()))  # type: ignore[attr-defined]
+    codec, x, before = pair(50_000, far)
+    bits = 8 * sum(array.nbytes for array in codec.encode(x, knowing(before)).values())
+    wanted = divergence(torch.sigmoid(x.double()), torch.sigmoid(before.double()))
     assert bits == pytest.approx(wanted / 0.5, rel=0.1, abs=8 * 4 + 8 + 6)  # lengths and bytes are whole numbers
 
 
 def test_the_same_scores_take_almost_nothing() -> None:
-    codec, x, layout = pair(50_000, 0.0)
-    payload = codec.encode(x, layout, KEY)
+    codec, x, before = pair(50_000, 0.0)
+    payload = codec.encode(x, knowing(before))
     assert int(payload["block"]) == 4096
     assert len(payload["numbers"]) == math.ceil(13 * 6 / 8)
 
 
 @pytest.mark.parametrize("length", [0, -3, 5000])
 def test_a_block_of_a_wrong_length_is_refused(length: int) -> None:
-    codec, x, layout = pair(100, 0.5)
-    payload = {**codec.encode(x, layout, KEY), "block": torch.tensor([length], dtype=torch.int32)}
+    codec, x, before = pair(100, 0.5)
+    payload = {**codec.encode(x, knowing(before)), "block": torch.tensor([length], dtype=torch.int32)}
     with pytest.raises(PayloadError, match="'block' must be from 1 to 4096"):
-        codec.decode(payload, layout, KEY)
+        codec.decode(payload, knowing(before))
 
 
 def test_the_bytes_of_a_message_are_fixed() -> None:
     before = torch.tensor([-2.0, -1.0, -0.5, 0.0, 0.0, 0.5, 1.0, 2.0])
-    codec = KLMS(4, 0.5).with_side_information({"w": before})
-    payload = codec.encode(before.flip(0), Layout.of({"w": before}), key(1))
+    codec, ctx = KLMS(4, 0.5), knowing(before, key(1))
+    payload = codec.encode(before.flip(0), ctx)
     found = {name: array.numpy().tobytes().hex() for name, array in payload.items()}
     assert found == {"numbers": "51b4", "block": "02000000"}
-    assert codec.decode(payload, Layout.of({"w": before}), key(1)).int().tolist() == [1, 1, 0, 1, 1, 0, 1, 0]
+    assert codec.decode(payload, ctx).int().tolist() == [1, 1, 0, 1, 1, 0, 1, 0]
 
 
 def test_a_run_learns_with_less_than_fedpm_sends() -> None:

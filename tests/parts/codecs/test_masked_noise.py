@@ -16,12 +16,13 @@ from torch import Tensor
 
 from gossamer.core import wire
 from gossamer.core.bits import bits, unbits
+from gossamer.core.codec import Coding
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import fold, halves, key, noise, uniform, words
 from gossamer.core.random.noise import Kind
 from gossamer.core.types import Layout
 from gossamer.parts.codecs import masked_noise
-from gossamer.parts.codecs.masked_noise import MaskedNoise, clipped, probability
+from gossamer.parts.codecs.masked_noise import CommonMaskedNoise, MaskedNoise, clipped, probability
 from gossamer.tasks import nets
 from gossamer.testing import check_codec
 
@@ -88,7 +89,7 @@ def test_wrong_settings_are_refused(fields: dict[str, Any], reason: str) -> None
 def test_changes_that_are_not_finite_are_refused() -> None:
     for bad in (math.nan, math.inf):
         with pytest.raises(PayloadError, match="'change' holds 1 of 3 values that are not finite"):
-            fixed().encode(torch.tensor([0.0, bad, 1.0]), flat(3), key(1))
+            fixed().encode(torch.tensor([0.0, bad, 1.0]), Coding(flat(3), key(1)))
 
 
 # Noise
@@ -162,7 +163,9 @@ def test_noise_keeps_off_zero(kind: Kind) -> None:
 
 def test_noise_of_a_double_layout_is_the_same_noise() -> None:
     codec = fixed(noise="gauss")
-    assert torch.equal(codec.draw(flat(99, torch.float64), key(1)), codec.draw(flat(99), key(1)).double())
+    assert torch.equal(
+        codec.draw(Coding(flat(99, torch.float64), key(1))), codec.draw(Coding(flat(99), key(1))).double()
+    )
 
 
 @gpu
@@ -181,12 +184,13 @@ def test_a_gpu_draws_the_same_noise(kind: Kind, alpha: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind: Kind) -> None:
     n, draws = 300, 4000
-    codec, u = fixed(signed, kind, alpha=0.01), change(n, 0.015, torch.float64)
+    codec, u = CommonMaskedNoise(signed, kind, alpha=0.01, coded=False), change(n, 0.015, torch.float64)
     layout, at = flat(n, torch.float64), key(3)
-    noise_of = codec.draw(layout, at)
+    noise_of = codec.draw(Coding(layout, at))
     hits = torch.zeros(n, dtype=torch.float64)
     for draw in range(draws):
-        hits += codec._mask(u, noise_of, fold(at, draw))
+        sent = codec.encode(u, Coding(layout, at, client=draw))  # the same noise, and other draws of the mask
+        hits += codec.to_sum(sent, Coding(layout, at))
     p = probability(u, noise_of, signed)
     deviation = (p * (1 - p) / draws).sqrt()
     assert ((hits / draws - p).abs() <= 4.5 * deviation).all()
@@ -199,32 +203,36 @@ def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind: Kind)
 def test_messages_average_to_the_clipped_change() -> None:
     codec, u, layout = fixed(noise="bernoulli", alpha=0.01, signed=True), change(50), flat(50)
     keys = [fold(key(6), draw) for draw in range(2000)]
-    mean = torch.stack([codec.decode(codec.encode(u, layout, k), layout, k) for k in keys]).double().mean(0)
+    mean = (
+        torch.stack([codec.decode(codec.encode(u, Coding(layout, k)), Coding(layout, k)) for k in keys])
+        .double()
+        .mean(0)
+    )
     assert torch.allclose(mean, u.double(), atol=4.5 * 0.01 / math.sqrt(2000))
 
 
 def test_signed_masks_are_binary_masks_of_twice_the_noise_less_the_noise() -> None:
     layout, at, u = flat(5000), key(8), change(5000, 0.004)  # with this key no noise is held off zero
     signed, binary = fixed(signed=True, alpha=0.005), fixed(alpha=0.01)
-    n = signed.draw(layout, at)
-    assert torch.equal(binary.draw(layout, at), 2 * n)
-    one, other = signed.encode(u, layout, at), binary.encode(u + n, layout, at)
+    n = signed.draw(Coding(layout, at))
+    assert torch.equal(binary.draw(Coding(layout, at)), 2 * n)
+    one, other = signed.encode(u, Coding(layout, at)), binary.encode(u + n, Coding(layout, at))
     assert torch.equal(one["mask"], other["mask"])
-    assert torch.equal(signed.decode(one, layout, at), binary.decode(other, layout, at) - n)
+    assert torch.equal(signed.decode(one, Coding(layout, at)), binary.decode(other, Coding(layout, at)) - n)
 
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_deterministic_masks_are_one_where_change_and_noise_have_the_same_sign(signed: bool) -> None:
     codec, u, layout = fixed(signed, stochastic=False), change(1000, 1e-6), flat(1000)
-    mask = unbits(codec.encode(u, layout, key(1))["mask"], 1000)
-    assert torch.equal(mask, (u > 0) == (codec.draw(layout, key(1)) > 0))
+    mask = unbits(codec.encode(u, Coding(layout, key(1)))["mask"], 1000)
+    assert torch.equal(mask, (u > 0) == (codec.draw(Coding(layout, key(1))) > 0))
 
 
 def test_masks_at_the_ends_are_certain() -> None:
     codec, layout = fixed(), flat(1000)
-    n = codec.draw(layout, key(1))
+    n = codec.draw(Coding(layout, key(1)))
     for factor, bit in ((0.0, 0), (-0.5, 0), (1.0, 1), (7.0, 1), (1e30, 1), (-1e30, 0)):
-        assert (unbits(codec.encode(factor * n, layout, key(1))["mask"], 1000) == bit).all()
+        assert (unbits(codec.encode(factor * n, Coding(layout, key(1)))["mask"], 1000) == bit).all()
 
 
 # Messages
@@ -242,7 +250,7 @@ def weights(name: str, shape: tuple[int, ...], classes: int) -> Layout:
 def test_cnn8_takes_147_692_bytes_of_masks_and_nothing_else() -> None:
     layout = weights("cnn8", (3, 32, 32), 10)
     assert layout.size == 1_181_536
-    payload = fixed().encode(change(layout.size), layout, key(1))
+    payload = fixed().encode(change(layout.size), Coding(layout, key(1)))
     assert {name: array.numel() for name, array in payload.items()} == {"mask": 147_692}
     assert up(payload) <= 147_692 + 64
 
@@ -252,25 +260,25 @@ def test_cnn4_takes_little_more_than_one_bit_per_weight(codec: MaskedNoise) -> N
     layout = weights("cnn4", (1, 28, 28), 10)
     assert layout.size == 389_920
     limit = 1.01 + (16 / 256 if codec.alpha == "auto" else 0)
-    assert 8 * up(codec.encode(change(layout.size), layout, key(1))) <= limit * layout.size
+    assert 8 * up(codec.encode(change(layout.size), Coding(layout, key(1)))) <= limit * layout.size
 
 
 def test_the_mask_is_packed_lowest_bit_first() -> None:
     codec, layout = fixed(noise="bernoulli", alpha=1.0), flat(10)
-    n = codec.draw(layout, key(1))
+    n = codec.draw(Coding(layout, key(1)))
     flags = torch.tensor([1, 1, 0, 1, 0, 0, 0, 0, 0, 1], dtype=torch.float32)
-    assert codec.encode(n * flags, layout, key(1))["mask"].tolist() == [0b1011, 0b10]
+    assert codec.encode(n * flags, Coding(layout, key(1)))["mask"].tolist() == [0b1011, 0b10]
 
 
 @pytest.mark.parametrize("density", [0.0, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
 def test_gaps_are_sent_where_they_are_shorter_and_mean_the_same(density: float) -> None:
     n = 40_000
     short, plain, layout = fixed(noise="bernoulli", coded=True), fixed(noise="bernoulli"), flat(n)
-    u = plain.draw(layout, key(1)) * density
-    sent, bitwise = short.encode(u, layout, key(1)), plain.encode(u, layout, key(1))
+    u = plain.draw(Coding(layout, key(1))) * density
+    sent, bitwise = short.encode(u, Coding(layout, key(1))), plain.encode(u, Coding(layout, key(1)))
     assert ("mask" in sent) == (density == 0.5)
     assert up(sent) <= up(bitwise)
-    assert torch.equal(short.decode(sent, layout, key(1)), plain.decode(bitwise, layout, key(1)))
+    assert torch.equal(short.decode(sent, Coding(layout, key(1))), plain.decode(bitwise, Coding(layout, key(1))))
     if 0.01 <= density <= 0.3:
         entropy = -density * math.log2(density) - (1 - density) * math.log2(1 - density)
         assert 8 * sum(array.numel() for array in sent.values()) < 1.05 * entropy * n
@@ -278,14 +286,14 @@ def test_gaps_are_sent_where_they_are_shorter_and_mean_the_same(density: float) 
 
 def test_gaps_that_save_little_are_not_sent() -> None:
     codec, layout = fixed(noise="bernoulli", coded=True), flat(240)  # 30 bytes, of which 32 cannot be saved
-    assert set(codec.encode(torch.zeros(240), layout, key(1))) == {"mask"}
+    assert set(codec.encode(torch.zeros(240), Coding(layout, key(1)))) == {"mask"}
 
 
 def test_what_cannot_have_been_sent_is_refused() -> None:
     n = 4001
     plain, short, layout = fixed(), fixed(noise="bernoulli", coded=True), flat(n)
-    mask = plain.encode(change(n), layout, key(1))["mask"]
-    gaps = short.encode(short.draw(layout, key(1)) * 0.02, layout, key(1))
+    mask = plain.encode(change(n), Coding(layout, key(1)))["mask"]
+    gaps = short.encode(short.draw(Coding(layout, key(1))) * 0.02, Coding(layout, key(1)))
     assert set(gaps) == {"quotients", "remainders"}
     behind = mask.clone()
     behind[-1] |= 2
@@ -294,7 +302,7 @@ def test_what_cannot_have_been_sent_is_refused() -> None:
         (plain, {"mask": mask[:-1]}),
         (plain, {"mask": torch.cat([mask, mask[:1]])}),
         (plain, {"mask": mask.to(torch.int8)}),
-        (plain, {"mask": mask.view(1, -1)}),
+        (plain, {"mask": mask.view(1, 1, -1)}),
         (plain, {"mask": behind}),
         (plain, {"mask": mask, "seed": mask[:8]}),
         (plain, gaps),
@@ -307,9 +315,9 @@ def test_what_cannot_have_been_sent_is_refused() -> None:
     ]
     for codec, payload in bad:
         with pytest.raises(PayloadError):
-            codec.decode(payload, layout, key(1))
+            codec.decode(payload, Coding(layout, key(1)))
         with pytest.raises(PayloadError):
-            codec.fold(torch.zeros(n), payload, layout, key(1), 1.0)
+            codec.fold(torch.zeros(n), payload, Coding(layout, key(1)), 1.0)
 
 
 # Magnitudes from the update
@@ -339,7 +347,7 @@ def test_scales_are_as_the_formula_says(signed: bool, spread: float, block: int 
     """By plain sums in float64, for two tensors of very different size; up to the rounding of bfloat16."""
     codec, layout = MaskedNoise(signed, spread=spread, block=block), layout_of(3000, 500, dtype=torch.float64)
     x = torch.cat([1e-4 * normal(3000).double() * torch.linspace(1, 9, 3000), 50 * normal(500, 1).double()])
-    scales, n = codec.encode(x, layout, key(1))["scales"].double().tolist(), codec.draw(layout, key(1))
+    scales, n = codec.encode(x, Coding(layout, key(1)))["scales"].double().tolist(), codec.draw(Coding(layout, key(1)))
     wanted = []
     for u, own in zip(x.split([3000, 500]), n.split([3000, 500]), strict=True):
         pieces = list(zip(u.split(block or 3000), own.split(block or 3000), strict=True))
@@ -357,7 +365,7 @@ def test_blocks_keep_the_noise_of_large_rows_from_small_ones() -> None:
     errors = []
     for block in (256, None):
         codec = MaskedNoise(True, spread=0.25, block=block)
-        found = codec.decode(codec.encode(x, layout, key(1)), layout, key(1))
+        found = codec.decode(codec.encode(x, Coding(layout, key(1))), Coding(layout, key(1)))
         errors.append(float((found - x).square().sum() / x.square().sum()))
     assert errors[0] == pytest.approx(0.62, abs=0.05)
     assert errors[1] > 3 * errors[0]
@@ -369,7 +377,9 @@ def test_messages_are_as_long_as_the_update_along_it(codec: MaskedNoise) -> None
     layout, sizes = layout_of(20_000, 20_000, 20_000), (1e-20, 1e-3, 1e20)
     x = torch.cat([size * normal(20_000, number) for number, size in enumerate(sizes)])
     for u, found in zip(
-        x.split(20_000), codec.decode(codec.encode(x, layout, key(1)), layout, key(1)).split(20_000), strict=True
+        x.split(20_000),
+        codec.decode(codec.encode(x, Coding(layout, key(1))), Coding(layout, key(1))).split(20_000),
+        strict=True,
     ):
         u = u.double()
         assert float(found.double() @ u / (u @ u)) == pytest.approx(1, abs=0.1)
@@ -382,7 +392,7 @@ def test_the_reported_shares_are_those_of_the_noise(kind: Kind, alpha: Any) -> N
     n = 1_000_000
     x, layout = normal(n) * (uniform(key(5), n) < 0.5), flat(n)
     codec = MaskedNoise(noise=kind, alpha=alpha)
-    found, draw = codec.figures(x, layout, key(1)), codec.draw(layout, key(1))
+    found, draw = codec.figures(x, Coding(layout, key(1))), codec.draw(Coding(layout, key(1)))
     a = x.square().sum() / x.abs().sum() if alpha == "auto" else torch.tensor(1.0)  # drawn with alpha already
     size, noise_of = x.abs(), (draw * a).abs()
     assert found["clipped"] == pytest.approx(float((size > noise_of).sum() / size.count_nonzero()), abs=0.01)
@@ -394,23 +404,24 @@ def test_zeros_change_no_scale() -> None:
     """Units that do not learn, and entries of no client: the magnitude is that of the other entries."""
     u = normal(1000)
     spread = torch.cat([u, torch.zeros(3000)])
-    alone, padded = (MaskedNoise(block=None).encode(x, flat(len(x)), key(1)) for x in (u, spread))
+    alone, padded = (MaskedNoise(block=None).encode(x, Coding(flat(len(x)), key(1))) for x in (u, spread))
     assert padded["scales"].item() == pytest.approx(alone["scales"].item(), rel=1e-6)
 
 
 def test_a_tensor_without_change_has_scale_0_and_stays_as_it_is() -> None:
     for codec in AUTO:
         layout = layout_of(100, 50, 0)
-        payload = codec.encode(torch.cat([torch.zeros(100), normal(50)]), layout, key(1))
+        payload = codec.encode(torch.cat([torch.zeros(100), normal(50)]), Coding(layout, key(1)))
         assert payload["scales"][0] == 0
         assert len(payload["scales"]) == 2
-        assert not codec.decode(payload, layout, key(1))[:100].any()
+        assert not codec.decode(payload, Coding(layout, key(1)))[:100].any()
 
 
 def test_a_larger_spread_gives_sparser_masks_and_fewer_bits() -> None:
     x, layout = normal(40_000), flat(40_000)
     bits_of = [
-        8 * up(MaskedNoise(spread=spread).encode(x, layout, key(1))) / 40_000 for spread in (1.0, 3.0, 9.0, 27.0)
+        8 * up(MaskedNoise(spread=spread).encode(x, Coding(layout, key(1)))) / 40_000
+        for spread in (1.0, 3.0, 9.0, 27.0)
     ]
     assert bits_of == sorted(bits_of, reverse=True)
     assert bits_of[1] < 0.85
@@ -429,19 +440,19 @@ def test_a_sum_in_any_pieces_gets_the_same_bits_with_scales(
 ) -> None:
     layout, n = layout_of(*sizes), sum(sizes)
     codec, acc, x = MaskedNoise(signed, kind), change(n, 3.0), normal(n) * 10**exponent
-    payload = codec.encode(x, layout, key(n))
-    wanted = acc + codec.decode(payload, layout, key(n)) * 0.3
+    payload = codec.encode(x, Coding(layout, key(n)))
+    wanted = acc + codec.decode(payload, Coding(layout, key(n))) * 0.3
     ends = sorted({min(sum(cuts[: i + 1]), n) for i in range(len(cuts))} | {n})
     borders = [b - a for a, b in zip([0, *ends], ends, strict=False)]
     pieces = [piece.clone() for piece in acc.split(borders)]
-    codec.fold_into(payload, layout, key(n), 0.3, acc)(pieces)
+    codec.fold_into(payload, Coding(layout, key(n)), 0.3, acc)(pieces)
     assert torch.equal(torch.cat([*pieces, torch.zeros(0)]), wanted)
 
 
 @given(st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 1.1e30, -1e-30]), st.integers(0, 2))
 def test_damaged_scales_are_refused(bad: float, at: int) -> None:
     codec, layout = MaskedNoise(), layout_of(30, 20, 10)
-    payload = codec.encode(normal(60), layout, key(1))
+    payload = codec.encode(normal(60), Coding(layout, key(1)))
     scales = payload["scales"].clone()
     scales[at] = bad
     for broken in (
@@ -451,14 +462,16 @@ def test_damaged_scales_are_refused(bad: float, at: int) -> None:
         {name: array for name, array in payload.items() if name != "scales"},
     ):
         with pytest.raises(PayloadError, match="scales"):
-            codec.decode(broken, layout, key(1))
+            codec.decode(broken, Coding(layout, key(1)))
     with pytest.raises(PayloadError):
-        fixed().decode({**fixed().encode(normal(60), layout, key(1)), "scales": payload["scales"]}, layout, key(1))
+        fixed().decode(
+            {**fixed().encode(normal(60), Coding(layout, key(1))), "scales": payload["scales"]}, Coding(layout, key(1))
+        )
 
 
 def test_a_change_beyond_the_largest_scale_is_refused() -> None:
     with pytest.raises(PayloadError, match="too large for masked noise"):
-        MaskedNoise().encode(torch.full((4,), 1e31), flat(4), key(1))
+        MaskedNoise().encode(torch.full((4,), 1e31), Coding(flat(4), key(1)))
 
 
 # Folding
@@ -474,39 +487,39 @@ def test_folding_is_decoding_and_adding_bit_for_bit(
         layout, acc = flat(n, dtype), change(n, 3.0, dtype)
         wanted = acc.clone()
         for weight in (1.0, 0.3, 17.0):
-            payload = codec.encode(change(n, dtype=dtype), layout, key(n))
-            wanted = wanted + codec.decode(payload, layout, key(n)) * weight
-            codec.fold(acc, payload, layout, key(n), weight)
+            payload = codec.encode(change(n, dtype=dtype), Coding(layout, key(n)))
+            wanted = wanted + codec.decode(payload, Coding(layout, key(n))) * weight
+            codec.fold(acc, payload, Coding(layout, key(n)), weight)
         assert torch.equal(acc, wanted)
 
 
 @given(st.integers(0, 400), st.integers(1, 12), st.booleans(), st.sampled_from(KINDS))
 def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind: Kind) -> None:
     codec, layout = fixed(signed, kind), flat(n)
-    payload = codec.encode(change(n), layout, key(n))
-    whole = codec.decode(payload, layout, key(n))
+    payload = codec.encode(change(n), Coding(layout, key(n)))
+    whole = codec.decode(payload, Coding(layout, key(n)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(masked_noise.CHUNK, "cpu", 8 * chunk)
-        assert torch.equal(codec.decode(payload, layout, key(n)), whole)
+        assert torch.equal(codec.decode(payload, Coding(layout, key(n))), whole)
 
 
 @given(st.lists(st.integers(0, 90), max_size=6), st.booleans(), st.sampled_from(KINDS))
 def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind: Kind) -> None:
     n = sum(sizes)
     codec, layout, acc = fixed(signed, kind), flat(n), change(n, 3.0)
-    payload, pieces = codec.encode(change(n), layout, key(n)), [piece.clone() for piece in acc.split(sizes)]
-    codec.fold(acc, payload, layout, key(n), 0.3)
+    payload, pieces = codec.encode(change(n), Coding(layout, key(n))), [piece.clone() for piece in acc.split(sizes)]
+    codec.fold(acc, payload, Coding(layout, key(n)), 0.3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(masked_noise.CHUNK, "cpu", 16)
-        codec.fold_into(payload, layout, key(n), 0.3, acc)(pieces)
+        codec.fold_into(payload, Coding(layout, key(n)), 0.3, acc)(pieces)
     assert torch.equal(torch.cat([*pieces, torch.zeros(0)]), acc)
 
 
 @pytest.mark.parametrize("acc", [torch.zeros(9), torch.zeros(7), torch.zeros(2, 4), torch.zeros(16)[::2]])
 def test_sums_of_another_shape_are_refused(acc: torch.Tensor) -> None:
-    payload = fixed().encode(torch.zeros(8), flat(8), key(1))
+    payload = fixed().encode(torch.zeros(8), Coding(flat(8), key(1)))
     with pytest.raises(ConfigError, match="acc must be a contiguous vector of 8 entries"):
-        fixed().fold(acc, payload, flat(8), key(1), 1.0)
+        fixed().fold(acc, payload, Coding(flat(8), key(1)), 1.0)
 
 
 def test_folding_takes_memory_for_a_chunk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +538,7 @@ def test_folding_takes_memory_for_a_chunk_alone(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(MaskedNoise, "_values", watched)
     tracemalloc.start()
-    codec.fold(acc, payload, layout, key(1), 1.0)
+    codec.fold(acc, payload, Coding(layout, key(1)), 1.0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert longest == 1 << 12
@@ -538,13 +551,15 @@ def test_folding_takes_memory_for_a_chunk_alone(monkeypatch: pytest.MonkeyPatch)
 def test_a_gpu_sends_and_folds_the_same_bits(codec: MaskedNoise, dtype: torch.dtype) -> None:
     for n in (1, 7, 8, 2047, 2048, 2049, 100_003):
         layout, u = flat(n, dtype), change(n, dtype=dtype)
-        here, there = codec.encode(u, layout, key(n)), codec.encode(u.cuda(), layout, key(n))
+        here, there = codec.encode(u, Coding(layout, key(n))), codec.encode(u.cuda(), Coding(layout, key(n)))
         assert {name: array.tolist() for name, array in here.items()} == {k: v.tolist() for k, v in there.items()}
-        assert torch.equal(codec.decode(there, layout, key(n)).cpu(), codec.decode(here, layout, key(n)))
+        assert torch.equal(
+            codec.decode(there, Coding(layout, key(n))).cpu(), codec.decode(here, Coding(layout, key(n)))
+        )
         sums = [change(n, 3.0, dtype), change(n, 3.0, dtype).cuda()]
         for weight in (1.0, 0.3, 17.0):
-            codec.fold(sums[0], here, layout, key(n), weight)
-            codec.fold(sums[1], there, layout, key(n), weight)
+            codec.fold(sums[0], here, Coding(layout, key(n)), weight)
+            codec.fold(sums[1], there, Coding(layout, key(n)), weight)
         assert torch.equal(sums[0], sums[1].cpu())
 
 
@@ -555,7 +570,7 @@ def test_a_gpu_adds_to_the_pieces_of_a_sum(codec: MaskedNoise, tensors: tuple[in
     sizes = [3, 0, 2048, 5, 8, 2049, 1]
     n = sum(sizes)
     layout, acc = layout_of(*tensors), change(n, 3.0)
-    payload, pieces = codec.encode(change(n), layout, key(n)), [piece.cuda() for piece in acc.split(sizes)]
-    codec.fold(acc, payload, layout, key(n), 0.3)
-    codec.fold_into({k: v.cuda() for k, v in payload.items()}, layout, key(n), 0.3, pieces[0])(pieces)
+    payload, pieces = codec.encode(change(n), Coding(layout, key(n))), [piece.cuda() for piece in acc.split(sizes)]
+    codec.fold(acc, payload, Coding(layout, key(n)), 0.3)
+    codec.fold_into({k: v.cuda() for k, v in payload.items()}, Coding(layout, key(n)), 0.3, pieces[0])(pieces)
     assert torch.equal(torch.cat(pieces).cpu(), acc)

@@ -22,13 +22,13 @@ from gossamer import (
     fedpm,
     simulate,
 )
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.random import draws, fold, key, tensor, uniform
 from gossamer.core.random import streams as random
 from gossamer.core.types import Clock, Layout, Part, State
 from gossamer.engines.run import CodecWarning
-from gossamer.parts.codecs.masked_noise import clipped, probability
-from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise
+from gossamer.parts.codecs.masked_noise import DenseMaskedNoise, clipped, probability
 from gossamer.testing import check_codec, check_server, check_solver, tiny_task
 
 KEY, CPU = key(9), torch.device("cpu")
@@ -48,7 +48,7 @@ def test_draws_at_step_0_are_the_keys_uniform_noise() -> None:
 
 
 def test_draws_of_a_step_are_those_of_the_tensor_operations() -> None:
-    words = random._philox(torch.arange(3) + 1, KEY, count(77), 0, 0).reshape(-1)
+    words = random._philox(torch.arange(3) + 1, tensor(KEY), count(77), 0, 0)
     slow = random._fractions(random._pairs(words)[:21] >> 8, 24, torch.float32)
     assert torch.equal(draws(tensor(KEY), count(77), 21), slow)
 
@@ -67,7 +67,7 @@ def test_draws_can_be_stacked() -> None:
 def surrogate_of(codec: MaskedNoise, u: torch.Tensor, step_index: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What the forward pass uses in place of ``u``, and the noise."""
     layout = Layout.of({"w": u})
-    context = codec.surrogate_context(layout, steps, KEY, CPU)
+    context = codec.surrogate_context(Coding(layout, KEY), steps, CPU)
     return codec.surrogate({"w": u}, context, count(step_index))["w"], context["noise"]["w"]
 
 
@@ -76,7 +76,7 @@ def surrogate_of(codec: MaskedNoise, u: torch.Tensor, step_index: int, steps: in
 def test_progressive_stochastic_masking_is_as_written(signed: bool, step_index: int) -> None:
     """With u = n / 4 everywhere: n with probability p q, the other value with p (1 - q), else u itself."""
     codec = MaskedNoise(signed, "bernoulli", 0.01)
-    noise = codec.surrogate_context(Layout.of({"w": torch.zeros(N)}), 10, KEY, CPU)["noise"]["w"]
+    noise = codec.surrogate_context(Coding(Layout.of({"w": torch.zeros(N)}), KEY), 10, CPU)["noise"]["w"]
     surrogate, _ = surrogate_of(codec, noise / 4, step_index, 10)
     p, q = (step_index + 1) / 10, 0.625 if signed else 0.25
     low = -noise if signed else torch.zeros(N)
@@ -125,10 +125,10 @@ def test_the_surrogate_has_the_scale_that_is_sent(signed: bool) -> None:
     """In the last step all entries are masked: 0 or the noise of the message, or both signs of it."""
     codec, u = LEARNED(signed), {"a": 0.01 * uniform(fold(KEY, 5), 500), "b": 3 * uniform(fold(KEY, 6), 300) - 1}
     layout = Layout.of(u)
-    a, rest, b, end = codec.encode(layout.flatten(u), layout, KEY)["scales"].float()
+    a, rest, b, end = codec.encode(layout.flatten(u), Coding(layout, KEY))["scales"].float()
     scales = (torch.cat([a.repeat(256), rest.repeat(244)]), torch.cat([b.repeat(256), end.repeat(44)]))
-    noise = layout.unflatten(codec.draw(layout, KEY))
-    context = codec.surrogate_context(layout, 10, KEY, CPU)
+    noise = layout.unflatten(codec.draw(Coding(layout, KEY)))
+    context = codec.surrogate_context(Coding(layout, KEY), 10, CPU)
     last = codec.surrogate(u, context, count(9))
     for (name, value), scale in zip(last.items(), scales, strict=True):
         n = noise[name] * scale
@@ -157,9 +157,9 @@ def test_entries_that_a_client_does_not_hold_change_no_scale() -> None:
     u, keep = 0.01 * uniform(fold(KEY, 8), 600), torch.arange(600) % 3 == 0
     layout, codec = Layout.of({"w": u}, {"w": keep.float()}), LEARNED(progressive=False, block=None)
     held = u * keep
-    scale = codec.encode(layout.flatten({"w": held}), layout, KEY)["scales"]
-    found = codec.surrogate({"w": held}, codec.surrogate_context(layout, 10, KEY, CPU), count(0))["w"]
-    noise = layout.unflatten(codec.draw(layout, KEY))["w"] * scale
+    scale = codec.encode(layout.flatten({"w": held}), Coding(layout, KEY))["scales"]
+    found = codec.surrogate({"w": held}, codec.surrogate_context(Coding(layout, KEY), 10, CPU), count(0))["w"]
+    noise = layout.unflatten(codec.draw(Coding(layout, KEY)))["w"] * scale
     assert torch.allclose(found[keep & (found != 0)], noise[keep & (found != 0)], rtol=2**-8)
 
 
@@ -197,10 +197,13 @@ def test_with_a_trained_base_the_dense_sum_of_update_and_masked_noise_is_sent() 
     masks, x = MaskedNoise(alpha=0.01), 0.01 * (uniform(fold(KEY, 9), 300) - 0.5)
     codec, layout = DenseMaskedNoise(masks), Layout.of({"w": x})
     check_codec(codec)
-    payload = codec.encode(x, layout, KEY)
+    payload = codec.encode(x, Coding(layout, KEY))
     assert payload["values"].numel() == 300
-    assert torch.equal(codec.decode(payload, layout, KEY), x + masks.decode(masks.encode(x, layout, KEY), layout, KEY))
-    contexts = [each.surrogate_context(layout, 3, KEY, CPU) for each in (codec, masks)]
+    assert torch.equal(
+        codec.decode(payload, Coding(layout, KEY)),
+        x + masks.decode(masks.encode(x, Coding(layout, KEY)), Coding(layout, KEY)),
+    )
+    contexts = [each.surrogate_context(Coding(layout, KEY), 3, CPU) for each in (codec, masks)]
     found, masked = (
         each.surrogate({"w": x}, context, count(1))["w"] for each, context in zip((codec, masks), contexts, strict=True)
     )
@@ -221,7 +224,7 @@ def test_probability_and_clip_agree() -> None:
 def test_masks_are_learned_by_default_with_a_fixed_magnitude_only(alpha: Any, learns: bool) -> None:
     layout = Layout.of({"w": torch.zeros(9)})
     found = [
-        bool(MaskedNoise(alpha=alpha, learn_masks=asked).surrogate_context(layout, 3, KEY, CPU))
+        bool(MaskedNoise(alpha=alpha, learn_masks=asked).surrogate_context(Coding(layout, KEY), 3, CPU))
         for asked in (None, True, False)
     ]
     assert found == [learns, True, False]

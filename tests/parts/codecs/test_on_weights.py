@@ -24,7 +24,7 @@ from gossamer import (
     simulate,
 )
 from gossamer.cli.settings import assign
-from gossamer.core.codec import CodecMemory
+from gossamer.core.codec import Coding
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, Params
 from gossamer.core.wire import Message, pack, sizes
@@ -62,7 +62,9 @@ def test_they_keep_the_contract_of_codecs(codec: Codec) -> None:
 
 
 def decoded(codec: Codec) -> Params:
-    return LAYOUT.unflatten(codec.decode(codec.encode(LAYOUT.flatten(CHANGE), LAYOUT, KEY), LAYOUT, KEY))
+    return LAYOUT.unflatten(
+        codec.decode(codec.encode(LAYOUT.flatten(CHANGE), Coding(LAYOUT, KEY)), Coding(LAYOUT, KEY))
+    )
 
 
 def test_small_tensors_and_those_left_out_go_dense() -> None:
@@ -82,23 +84,23 @@ def test_per_tensor_each_tensor_has_its_scale() -> None:
 def test_per_tensor_each_tensor_has_its_draws() -> None:
     same = {"a": torch.full((20, 20), 0.1), "b": torch.full((20, 20), 0.1), "c": torch.ones(1)}
     layout, codec = Layout.of(same), OnWeights(StochasticSign(1.0), per_tensor=True)
-    found = layout.unflatten(codec.decode(codec.encode(layout.flatten(same), layout, KEY), layout, KEY))
+    found = layout.unflatten(codec.decode(codec.encode(layout.flatten(same), Coding(layout, KEY)), Coding(layout, KEY)))
     assert not torch.equal(found["a"], found["b"])
 
 
 def test_an_array_that_is_nobodys_is_refused() -> None:
     codec = OnWeights(Ternary(), per_tensor=True)
-    payload = codec.encode(LAYOUT.flatten(CHANGE), LAYOUT, KEY)
+    payload = codec.encode(LAYOUT.flatten(CHANGE), Coding(LAYOUT, KEY))
     with pytest.raises(PayloadError, match=r"unexpected array 'x'"):
-        codec.decode({**payload, "x": torch.zeros(1)}, LAYOUT, KEY)
+        codec.decode({**payload, "x": torch.zeros(1)}, Coding(LAYOUT, KEY))
 
 
 def test_a_refused_piece_leaves_the_sum_as_it_was() -> None:
     codec = OnWeights(Ternary(), per_tensor=True)
-    payload = codec.encode(LAYOUT.flatten(CHANGE), LAYOUT, KEY)
+    payload = codec.encode(LAYOUT.flatten(CHANGE), Coding(LAYOUT, KEY))
     acc = torch.zeros(LAYOUT.size)
     with pytest.raises(PayloadError):
-        codec.fold(acc, {**payload, "0.scale": torch.tensor([torch.nan])}, LAYOUT, KEY, 1.0)
+        codec.fold(acc, {**payload, "0.scale": torch.tensor([torch.nan])}, Coding(LAYOUT, KEY), 1.0)
     assert not acc.any()
 
 
@@ -136,10 +138,10 @@ def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: p
     codec = OnWeights(inner, per_tensor=each)
     layout = Layout(tuple((name, torch.Size(shape)) for name, shape in MODEL.items()))
     change, acc = (uniform(fold(KEY, label), layout.size) - 0.5 for label in ("change", "sum"))
-    payload = codec.encode(change * 0.01, layout, KEY)
-    wanted = layout.unflatten(acc + codec.decode(payload, layout, KEY) * 0.3)
+    payload = codec.encode(change * 0.01, Coding(layout, KEY))
+    wanted = layout.unflatten(acc + codec.decode(payload, Coding(layout, KEY)) * 0.3)
     with Made(acc, *payload.values()) as made:
-        codec.fold(acc, payload, layout, KEY, 0.3)
+        codec.fold(acc, payload, Coding(layout, KEY), 0.3)
     found = layout.unflatten(acc)
     assert all(torch.equal(found[name], wanted[name]) for name in MODEL if name.endswith("weight"))
     assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-7) for name in MODEL)
@@ -150,10 +152,10 @@ def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: p
 def test_a_refused_piece_of_masked_noise_leaves_the_sum_as_it_was(bad: str) -> None:
     codec = OnWeights(MaskedNoise(), per_tensor=True)
     layout = Layout(tuple((name, torch.Size(shape)) for name, shape in MODEL.items()))
-    payload = codec.encode(torch.zeros(layout.size), layout, KEY)
+    payload = codec.encode(torch.zeros(layout.size), Coding(layout, KEY))
     acc = torch.zeros(layout.size)
     with pytest.raises(PayloadError):
-        codec.fold(acc, {**payload, bad: torch.full((1,), -1.0)}, layout, KEY, 1.0)
+        codec.fold(acc, {**payload, bad: torch.full((1,), -1.0)}, Coding(layout, KEY), 1.0)
     assert not acc.any()
 
 
@@ -165,11 +167,11 @@ def test_training_uses_the_codec_of_the_remaining_tensors(per_tensor: bool) -> N
     """It is the same as with the codec directly, but for the key of the group."""
     inner = OnWeights(MaskedNoise(learn_masks=True), per_tensor=per_tensor, exclude=("embedding.*",))
     codec = OnWeights(Dense(), exclude=("conv.*",), other=inner)
-    context = codec.surrogate_context(LAYOUT, 4, KEY, torch.device("cpu"))
+    context = codec.surrogate_context(Coding(LAYOUT, KEY), 4, torch.device("cpu"))
     found = codec.surrogate(CHANGE, context, torch.tensor(3))
     assert set(found) == {"conv.weight"}
     rest = LAYOUT.only(["conv.weight", "norm.bias"])
-    alone = inner.surrogate_context(rest, 4, fold(KEY, "piece", "rest."), torch.device("cpu"))
+    alone = inner.surrogate_context(Coding(rest, fold(KEY, "piece", "rest.")), 4, torch.device("cpu"))
     wanted = inner.surrogate({name: CHANGE[name] for name, _ in rest.shapes}, alone, torch.tensor(3))
     assert torch.equal(found["conv.weight"], wanted["conv.weight"])
     assert not torch.equal(found["conv.weight"], CHANGE["conv.weight"])
@@ -192,12 +194,12 @@ def test_metrics_are_means_over_the_entries_of_all_groups() -> None:
     shares = []
     for number, name in enumerate(("conv.weight", "embedding.weight")):
         own, at = LAYOUT.only([name]), fold(KEY, "piece", f"{number}.")
-        share = masked.figures(own.flatten(CHANGE), own, at)["clipped"]
+        share = masked.figures(own.flatten(CHANGE), Coding(own, at))["clipped"]
         assert share == pytest.approx(float((own.flatten(CHANGE).abs() / 0.5).clamp(max=1).mean()))
         shares.append(share)
-    found = codec.figures(LAYOUT.flatten(CHANGE), LAYOUT, KEY)
+    found = codec.figures(LAYOUT.flatten(CHANGE), Coding(LAYOUT, KEY))
     assert found["clipped"] == pytest.approx((6 * shares[0] + 2 * shares[1]) / 8)
-    assert OnWeights(Dense()).figures(LAYOUT.flatten(CHANGE), LAYOUT, KEY) == {}
+    assert OnWeights(Dense()).figures(LAYOUT.flatten(CHANGE), Coding(LAYOUT, KEY)) == {}
     assert OnWeights(Dense()).warning({}) is None
 
 
@@ -207,9 +209,9 @@ def test_feedback_owes_what_did_not_arrive() -> None:
     state, arrived, changed = codec.init(layout), torch.zeros(16), torch.zeros(16)
     for number in range(12):
         x = uniform(fold(KEY, number), 16) - 0.5
-        payload, state = codec.encode_with(x, layout, state, KEY)
+        payload, state = codec.encode_with(x, state, Coding(layout, KEY))
         delivered = number % 3 > 0
-        arrived += codec.decode(payload, layout, KEY) if delivered else 0
+        arrived += codec.decode(payload, Coding(layout, KEY)) if delivered else 0
         state, changed = codec.settle(state, delivered), changed + x
     assert torch.allclose(arrived + state["owed"]["x"], changed, atol=1e-6)
     assert state["owed"]["x"].any()
@@ -218,11 +220,10 @@ def test_feedback_owes_what_did_not_arrive() -> None:
 def sent(codec: Codec, changes: list[Params], arrived: list[bool]) -> list[Params]:
     """What the server decodes of a client's messages, those that arrive and those that do not."""
     layout, found = Layout.of(changes[0]), []
-    assert isinstance(codec, CodecMemory)
     state = codec.init(layout)
     for number, (change, came) in enumerate(zip(changes, arrived, strict=True)):
-        payload, after = codec.encode_with(layout.flatten(change), layout, state, fold(KEY, number))
-        found.append(layout.unflatten(codec.decode(payload, layout, fold(KEY, number))))
+        payload, after = codec.encode_with(layout.flatten(change), state, Coding(layout, fold(KEY, number)))
+        found.append(layout.unflatten(codec.decode(payload, Coding(layout, fold(KEY, number)))))
         state = codec.settle(after, came)
     return found
 
@@ -264,7 +265,7 @@ def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:
     module = build("cnn8", (3, 32, 32), 10)
     params = {n: t.detach() for n, t in module.state_dict().items() if t.is_floating_point()}
     layout, codec = Layout.of(params), OnWeights(MaskedNoise(alpha=0.01, coded=False))
-    payload = codec.encode(torch.zeros(layout.size), layout, KEY)
+    payload = codec.encode(torch.zeros(layout.size), Coding(layout, KEY))
     message = Message("up", 1, 2, 3, 600.0, payload)
     bytes_of = sizes(message)
     assert bytes_of["mask"] == 1_181_536 // 8 == 147_692
@@ -277,7 +278,7 @@ def test_the_uplink_of_cnn4_is_at_most_1_01_bits_a_weight() -> None:
     weights = {n: t for n, t in build("cnn4", (1, 28, 28), 10).named_parameters() if t.dim() > 1}
     layout = Layout.of(weights)
     assert layout.size == 389_920
-    message = pack(Message("up", 1, 2, 3, 600.0, MaskedNoise().encode(torch.zeros(layout.size), layout, KEY)))
+    message = pack(Message("up", 1, 2, 3, 600.0, MaskedNoise().encode(torch.zeros(layout.size), Coding(layout, KEY))))
     assert 8 * len(message) / layout.size <= 1.01
 
 
@@ -291,10 +292,10 @@ def test_the_remaining_tensors_are_sent_in_half_precision_by_option() -> None:
     assert half == OnWeights(Eden(1), other=Dense("float16"))
     change = {"w": torch.ones(9, 9), "norm.weight": torch.tensor([0.1, -3.0]), "norm.running_var": torch.tensor([6e4])}
     layout = Layout.of(change)
-    sent = [codec.encode(layout.flatten(change), layout, KEY) for codec in (whole, half)]
+    sent = [codec.encode(layout.flatten(change), Coding(layout, KEY)) for codec in (whole, half)]
     assert [payload["rest.values"].nbytes for payload in sent] == [12, 6]
-    found = layout.unflatten(half.decode(sent[1], layout, KEY))
+    found = layout.unflatten(half.decode(sent[1], Coding(layout, KEY)))
     assert torch.allclose(found["norm.weight"], change["norm.weight"], rtol=2**-11)
     change["norm.running_var"] = torch.tensor([7e4])
     with pytest.raises(PayloadError, match="the magnitude 70000, above the maximum 65504 of float16: use Dense"):
-        half.encode(layout.flatten(change), layout, KEY)
+        half.encode(layout.flatten(change), Coding(layout, KEY))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gossamer import ConfigError, Lossy, Method, simulate
+from gossamer.core.codec import Coding
 from gossamer.core.errors import PayloadError
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, State
@@ -55,24 +56,24 @@ def test_a_sparse_vector_comes_back(decoder: Any, matrix: Any) -> None:
     """With its norm, and nearly with its direction: 40 of 400 entries, by 1,600 signs."""
     x = vector() * (torch.arange(400) % 10 == 0)
     codec = OneBit(4.0, matrix=matrix, decoder=decoder, share=0.1)
-    found = codec.decode(codec.encode(x, layout_of(x), KEY), layout_of(x), KEY)
+    found = codec.decode(codec.encode(x, Coding(layout_of(x), KEY)), Coding(layout_of(x), KEY))
     assert float(found.norm()) == pytest.approx(float(x.norm()), rel=1e-6)
     assert cosine(found, x) > (0.97 if decoder in ("amp", "niht", "biht") else 0.8)
 
 
 def test_a_message_has_one_bit_per_measurement_and_the_norm() -> None:
     x = vector().float()
-    sent = OneBit(0.5).encode(x, layout_of(x), KEY)
+    sent = OneBit(0.5).encode(x, Coding(layout_of(x), KEY))
     assert {name: array.nbytes for name, array in sent.items()} == {"signs": 25, "scale": 4}
     assert float(sent["scale"]) == pytest.approx(float(x.norm()))
-    assert list(OneBit(rows=100, length=1.0).encode(x, layout_of(x), KEY)) == ["signs"]
+    assert list(OneBit(rows=100, length=1.0).encode(x, Coding(layout_of(x), KEY))) == ["signs"]
 
 
 def test_a_matrix_is_fresh_or_stays() -> None:
     x = vector()
     for fresh in (True, False):
         codec = OneBit(fresh=fresh)
-        one, other = (codec.encode(x, layout_of(x), fold(KEY, number))["signs"] for number in range(2))
+        one, other = (codec.encode(x, Coding(layout_of(x), fold(KEY, number)))["signs"] for number in range(2))
         assert torch.equal(one, other) != fresh
 
 
@@ -81,10 +82,10 @@ def test_the_mean_of_codes_is_decoded_as_one() -> None:
     layout, common = layout_of(vector()), vector()
     changes = [common + 0.5 * vector(name=str(number)) for number in range(10)]
     codec = OneBit(1.0)
-    codes = torch.stack([codec.to_sum(codec.encode(x, layout, KEY), layout, KEY) for x in changes])
+    codes = torch.stack([codec.to_sum(codec.encode(x, Coding(layout, KEY)), Coding(layout, KEY)) for x in changes])
     assert codes.shape == (10, codec.sum_size(layout))
     mean = torch.stack(changes).mean(0)
-    together, alone = codec.from_sum(codes.mean(0), layout, KEY), codec.from_sum(codes[0], layout, KEY)
+    together, alone = codec.from_sum(codes.mean(0), Coding(layout, KEY)), codec.from_sum(codes[0], Coding(layout, KEY))
     assert cosine(together, mean) > cosine(alone, mean) + 0.1
     assert float(together.norm()) == pytest.approx(sum(float(x.norm()) for x in changes) / 10)
 
@@ -95,8 +96,8 @@ def test_linear_scaling_makes_opposite_updates_cancel_and_norms_do_not(decoder: 
     x, layout = vector(), layout_of(vector())
     for scaling, left in (("linear", 0.05), ("norms", 1.0)):
         codec = OneBit(1.0, decoder=decoder, scaling=scaling)  # type: ignore[arg-type]
-        codes = [codec.to_sum(codec.encode(s * x, layout, KEY), layout, KEY) for s in (1.0, -0.99)]
-        found = codec.from_sum((codes[0] + codes[1]) / 2, layout, KEY)
+        codes = [codec.to_sum(codec.encode(s * x, Coding(layout, KEY)), Coding(layout, KEY)) for s in (1.0, -0.99)]
+        found = codec.from_sum((codes[0] + codes[1]) / 2, Coding(layout, KEY))
         assert float(found.norm() / x.norm()) <= left
         assert (float(found.norm() / x.norm()) > 0.9) == (scaling == "norms")
 
@@ -104,14 +105,17 @@ def test_linear_scaling_makes_opposite_updates_cancel_and_norms_do_not(decoder: 
 def test_linear_back_projection_is_unbiased() -> None:
     x, layout = vector(20), layout_of(vector(20))
     codec = OneBit(2.0, matrix="gaussian", decoder="back-projection", scaling="linear")
-    found = [codec.decode(codec.encode(x, layout, at), layout, at) for at in (fold(KEY, n) for n in range(600))]
+    found = [
+        codec.decode(codec.encode(x, Coding(layout, at)), Coding(layout, at))
+        for at in (fold(KEY, n) for n in range(600))
+    ]
     error = (torch.stack(found).mean(0) - x).norm() / x.norm()
     assert float(error) < 3 * math.sqrt(math.pi / 2 * 20 / 40 / 600)
 
 
 def test_zero_stays_zero() -> None:
     x = torch.zeros(50)
-    found = OneBit().decode(OneBit().encode(x, layout_of(x), KEY), layout_of(x), KEY)
+    found = OneBit().decode(OneBit().encode(x, Coding(layout_of(x), KEY)), Coding(layout_of(x), KEY))
     assert torch.equal(found, x)
 
 
@@ -128,7 +132,7 @@ def test_zero_stays_zero() -> None:
 def test_what_cannot_be_one_is_refused(payload: dict[str, Tensor]) -> None:
     """Of 400 entries, 100 signs."""
     with pytest.raises(PayloadError):
-        OneBit().decode(payload, layout_of(vector().float()), KEY)
+        OneBit().decode(payload, Coding(layout_of(vector().float()), KEY))
 
 
 # What was lost.
@@ -139,7 +143,7 @@ def payloads(codec: OneBit, changes: list[Tensor], arrived: list[bool]) -> tuple
     layout, sent = layout_of(changes[0]), []
     state = codec.init(layout)
     for number, (x, came) in enumerate(zip(changes, arrived, strict=True)):
-        payload, after = codec.encode_with(x, layout, state, fold(KEY, number))
+        payload, after = codec.encode_with(x, state, Coding(layout, fold(KEY, number)))
         sent.append(payload)
         state = codec.settle(after, came)
     return sent, state
@@ -151,8 +155,8 @@ def test_lost_signs_are_sent_with_the_next() -> None:
     sent, state = payloads(codec, [x, y, z], [False, True, True])
     assert [payload["signs"].nbytes for payload in sent] == [13, 25, 13]
     assert list(sent[1]) == ["signs", "scale", "lost"]
-    alone = [codec.to_sum(codec.encode(one, layout, KEY), layout, KEY) for one in (x, y)]
-    assert torch.allclose(codec.to_sum(sent[1], layout, KEY), alone[1] + 0.5 * alone[0])
+    alone = [codec.to_sum(codec.encode(one, Coding(layout, KEY)), Coding(layout, KEY)) for one in (x, y)]
+    assert torch.allclose(codec.to_sum(sent[1], Coding(layout, KEY)), alone[1] + 0.5 * alone[0])
     assert not bool(state["lost"]["w"].any())
 
 
@@ -160,8 +164,8 @@ def test_what_was_lost_twice_is_forgotten() -> None:
     codec, layout = OneBit(fresh=False, retain="signs"), layout_of(vector())
     x, y, z = vector(name="x"), vector(name="y"), vector(name="z")
     sent, _ = payloads(codec, [x, y, z], [False, False, True])
-    codes = [codec.to_sum(codec.encode(one, layout, KEY), layout, KEY) for one in (y, z)]
-    assert torch.allclose(codec.to_sum(sent[2], layout, KEY), codes[0] + codes[1])
+    codes = [codec.to_sum(codec.encode(one, Coding(layout, KEY)), Coding(layout, KEY)) for one in (y, z)]
+    assert torch.allclose(codec.to_sum(sent[2], Coding(layout, KEY)), codes[0] + codes[1])
 
 
 @pytest.mark.parametrize("accumulate", [True, False])
@@ -171,7 +175,7 @@ def test_a_lost_change_is_added_to_the_next(accumulate: bool) -> None:
     sent, _ = payloads(codec, [x, y, z], [False, False, True])
     whole = [x, y + 0.5 * x, z + 0.5 * (y + 0.5 * x if accumulate else y)]
     for number, (payload, wanted) in enumerate(zip(sent, whole, strict=True)):
-        plain = OneBit().encode(wanted, layout_of(x), fold(KEY, number))
+        plain = OneBit().encode(wanted, Coding(layout_of(x), fold(KEY, number)))
         assert all(torch.equal(payload[name], array) for name, array in plain.items())
         assert payload["signs"].nbytes == 13, "one bit a measurement, as ever"
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from gossamer.core.codec import Coding
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import fold, key
 from gossamer.core.random.noise import draw
 from gossamer.core.types import Layout, Payload
-from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.quic_fl import QuicFL, Table, _shared, _table
+from gossamer.parts.codecs.rotated import Eden
 
 KEY = key(91)
 CPU = torch.device("cpu")
@@ -73,7 +74,7 @@ def layout(x: Tensor) -> Layout:
 
 def through(codec: QuicFL | Eden, x: Tensor, at: int = 0) -> Tensor:
     k = fold(KEY, at)
-    return codec.decode(codec.encode(x, layout(x), k), layout(x), k)
+    return codec.decode(codec.encode(x, Coding(layout(x), k)), Coding(layout(x), k))
 
 
 def heavy(n: int) -> Tensor:
@@ -112,7 +113,7 @@ def nbytes(payload: Payload) -> int:
 
 def test_one_entry_in_512_is_sent_as_it_is() -> None:
     x = heavy(200_000)
-    payload = QuicFL(2).encode(x, layout(x), KEY)
+    payload = QuicFL(2).encode(x, Coding(layout(x), KEY))
     assert len(payload["large"]) == pytest.approx(200_000 / 512, rel=0.15)
     assert 8 * nbytes(payload) / len(x) == pytest.approx(2 + (32 + 10.5) / 512, abs=0.02)
 
@@ -120,11 +121,11 @@ def test_one_entry_in_512_is_sent_as_it_is() -> None:
 def test_a_large_entry_out_of_range_is_refused() -> None:
     x = torch.zeros(8)
     x[3] = 1.0
-    payload = QuicFL(1).encode(x, layout(x), KEY)
+    payload = QuicFL(1).encode(x, Coding(layout(x), KEY))
     assert not len(payload["large"])  # a rotated unit vector of 8 entries has entries of variance 1
     large = {"large": torch.tensor([1e9]), "bitmap": torch.tensor([4], dtype=torch.uint8)}
     with pytest.raises(PayloadError, match=r"'large' has a value outside of 3.097 to 91.510"):
-        QuicFL(1).decode({**payload, **large}, layout(x), KEY)
+        QuicFL(1).decode({**payload, **large}, Coding(layout(x), KEY))
 
 
 def test_eden_has_a_smaller_error_of_one_vector() -> None:
@@ -136,7 +137,7 @@ def test_eden_has_a_smaller_error_of_one_vector() -> None:
 
 def test_the_bytes_of_a_message_are_fixed() -> None:
     x = torch.tensor([0.5, -1.0, 0.0, 0.25, 2.0, -0.125, 40.0, -0.5])
-    payload = QuicFL(3).encode(x, layout(x), key(1))
+    payload = QuicFL(3).encode(x, Coding(layout(x), key(1)))
     found = {name: array.numpy().tobytes().hex() for name, array in payload.items()}
     assert found == {"messages": "59c92c", "scales": "13ab6241", "large": "", "bitmap": "00"}
 

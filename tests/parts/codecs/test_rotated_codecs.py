@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gossamer.core.bits import unbits
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import ConfigError, PayloadError
-from gossamer.core.exact import norm
+from gossamer.core.exact import CACHED, norm
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import Message, pack
-from gossamer.parts.codecs.drive import Drive
-from gossamer.parts.codecs.eden import Eden
-from gossamer.parts.codecs.hadamard import CACHED, hadamard_
-from gossamer.parts.codecs.rotation import BLOCK, Rotation, nearest
+from gossamer.parts.codecs.rotated import Drive, Eden, nearest
+from gossamer.parts.codecs.rotation import BLOCK, Rotation, hadamard_
 from gossamer.testing import check_codec
 
 KEY = key(8)
@@ -58,7 +56,7 @@ def layout(n: int, dtype: torch.dtype = torch.float32) -> Layout:
 
 def through(codec: Codec, x: Tensor, draw: int = 0) -> Tensor:
     k, shape = fold(KEY, draw), layout(len(x), x.dtype)
-    return codec.decode(codec.encode(x, shape, k), shape, k)
+    return codec.decode(codec.encode(x, Coding(shape, k)), Coding(shape, k))
 
 
 def error(codec: Codec, x: Tensor, draws: int = 4) -> float:
@@ -218,9 +216,9 @@ def test_least_squares_is_too_short_by_two_over_pi() -> None:
 @pytest.mark.parametrize("n", [1, 7, 500, 8193, 20_000])
 def test_eden_of_one_bit_is_unbiased_drive(n: int, name: str) -> None:
     x, shape = VECTORS[name](max(n, 3))[:n], layout(n)
-    drive, eden = Drive().encode(x, shape, KEY), Eden(1).encode(x, shape, KEY)
+    drive, eden = Drive().encode(x, Coding(shape, KEY)), Eden(1).encode(x, Coding(shape, KEY))
     assert torch.equal(drive["codes"], eden["codes"])
-    one, other = Drive().decode(drive, shape, KEY), Eden(1).decode(eden, shape, KEY)
+    one, other = Drive().decode(drive, Coding(shape, KEY)), Eden(1).decode(eden, Coding(shape, KEY))
     assert norm(one - other) <= 1e-6 * norm(one)
 
 
@@ -228,7 +226,7 @@ def test_eden_of_one_bit_is_unbiased_drive(n: int, name: str) -> None:
 def test_drive_sends_signs_and_the_scales_of_the_paper(scale: str) -> None:
     n = 20_000
     codec, x, rotation = Drive(scale), gauss(n), Rotation(n, KEY)  # type: ignore[arg-type]
-    payload = codec.encode(x, layout(n), KEY)
+    payload = codec.encode(x, Coding(layout(n), KEY))
     y = rotation.forward(x).double()
     assert torch.equal(unbits(payload["codes"], n), y >= 0)
     rows = [row for piece in rotation.cut(y) for row in piece]
@@ -239,7 +237,7 @@ def test_drive_sends_signs_and_the_scales_of_the_paper(scale: str) -> None:
 
 def test_eden_sends_the_nearest_level_lowest_bit_first() -> None:
     n, width = 1000, 3
-    payload = Eden(width).encode(gauss(n), layout(n), KEY)
+    payload = Eden(width).encode(gauss(n), Coding(layout(n), KEY))
     flags = unbits(payload["codes"], n * width).view(n, width).tolist()
     found = [sum(flag << bit for bit, flag in enumerate(row)) for row in flags]
     rotation, levels = Rotation(n, KEY), torch.tensor(Eden(width).levels())
@@ -272,7 +270,7 @@ def awkward_sizes() -> list[int]:
 
 def test_messages_stay_near_one_bit_per_entry() -> None:
     for n in awkward_sizes():
-        payload = Drive().encode(torch.ones(n), layout(n), KEY)
+        payload = Drive().encode(torch.ones(n), Coding(layout(n), KEY))
         rotation = Rotation(n, KEY)
         assert nbytes(payload) == -(-n // 8) + 4 * rotation.segments
         assert 8 * nbytes(payload) <= (1.15 if n < 2000 else 1.04) * n
@@ -281,7 +279,7 @@ def test_messages_stay_near_one_bit_per_entry() -> None:
 
 
 def test_cnn4_takes_little_more_than_its_bits() -> None:
-    payload = Drive().encode(torch.ones(CNN4), layout(CNN4), KEY)
+    payload = Drive().encode(torch.ones(CNN4), Coding(layout(CNN4), KEY))
     message = pack(Message("up", 0, 0, 0, 1.0, payload))
     assert 8 * len(message) / CNN4 < 1.006
     assert sorted(payload) == ["codes", "scales"]
@@ -289,7 +287,7 @@ def test_cnn4_takes_little_more_than_its_bits() -> None:
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_eden_takes_its_bits_densely(bits: int) -> None:
-    payload = Eden(bits).encode(gauss(1001), layout(1001), KEY)
+    payload = Eden(bits).encode(gauss(1001), Coding(layout(1001), KEY))
     assert len(payload["codes"]) == -(-1001 * bits // 8)
 
 
@@ -306,10 +304,10 @@ def test_codecs_keep_their_contract(codec: Codec) -> None:
 @pytest.mark.parametrize("scale", [2.0**-100, 2.0**100])
 def test_powers_of_two_change_the_scales_alone(codec: Codec, scale: float) -> None:
     x, shape = gauss(1000), layout(1000)
-    payload, scaled = codec.encode(x, shape, KEY), codec.encode(x * scale, shape, KEY)
+    payload, scaled = codec.encode(x, Coding(shape, KEY)), codec.encode(x * scale, Coding(shape, KEY))
     assert torch.equal(payload["codes"], scaled["codes"])
     assert torch.equal(payload["scales"] * scale, scaled["scales"])
-    assert torch.equal(codec.decode(payload, shape, KEY) * scale, codec.decode(scaled, shape, KEY))
+    assert torch.equal(codec.decode(payload, Coding(shape, KEY)) * scale, codec.decode(scaled, Coding(shape, KEY)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -338,11 +336,11 @@ def test_a_change_that_is_not_finite_is_refused(value: float) -> None:
     x = gauss(1000)
     x[17] = value
     with pytest.raises(PayloadError, match="'change' holds 1 of 1,000 values that are not finite"):
-        Drive().encode(x, layout(1000), KEY)
+        Drive().encode(x, Coding(layout(1000), KEY))
 
 
 def altered(name: str, at: int, value: float) -> Payload:
-    payload = Eden(3).encode(gauss(1001), layout(1001), KEY)
+    payload = Eden(3).encode(gauss(1001), Coding(layout(1001), KEY))
     payload[name][at] = value
     return payload
 
@@ -359,17 +357,17 @@ def altered(name: str, at: int, value: float) -> Payload:
 )
 def test_altered_payloads_are_refused(payload: Payload, reason: str) -> None:
     with pytest.raises(PayloadError, match=reason):
-        Eden(3).decode(payload, layout(1001), KEY)
+        Eden(3).decode(payload, Coding(layout(1001), KEY))
 
 
 @pytest.mark.parametrize("name", ["codes", "scales"])
 @pytest.mark.parametrize("count", [-1, 1])
 def test_wrong_counts_are_refused(name: str, count: int) -> None:
-    payload = Drive().encode(gauss(1000), layout(1000), KEY)
+    payload = Drive().encode(gauss(1000), Coding(layout(1000), KEY))
     longer = torch.cat((payload[name], payload[name]))
     payload[name] = longer[: len(payload[name]) + count]
     with pytest.raises(PayloadError, match=f"values named '{name}', got"):
-        Drive().decode(payload, layout(1000), KEY)
+        Drive().decode(payload, Coding(layout(1000), KEY))
 
 
 def test_wrong_settings_are_refused() -> None:
@@ -387,6 +385,6 @@ def test_wrong_settings_are_refused() -> None:
 def test_a_gpu_gives_the_same_bytes(dtype: torch.dtype, n: int, codec: Codec) -> None:
     for scale in (1.0, 1e-40, 1e30):
         x, shape = gauss(n, dtype) * scale, layout(n, dtype)
-        here, there = codec.encode(x, shape, KEY), codec.encode(x.cuda(), shape, KEY)
+        here, there = codec.encode(x, Coding(shape, KEY)), codec.encode(x.cuda(), Coding(shape, KEY))
         assert all(torch.equal(here[name], there[name].cpu()) for name in here)
-        assert torch.equal(codec.decode(here, shape, KEY), codec.decode(there, shape, KEY).cpu())
+        assert torch.equal(codec.decode(here, Coding(shape, KEY)), codec.decode(there, Coding(shape, KEY)).cpu())

@@ -15,12 +15,8 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, permutation, uniform
 from gossamer.core.random.noise import draw
-from gossamer.parts.codecs.sensing import (
-    KINDS,
-    Kind,
-    Matrix,
-    Sensing,
-    add_signs,
+from gossamer.parts.codecs import sensing
+from gossamer.parts.codecs.reconstruction import (
     amp,
     back_projection,
     back_projection_error,
@@ -29,13 +25,21 @@ from gossamer.parts.codecs.sensing import (
     least_squares,
     least_squares_error,
     niht,
-    pack_signs,
     scaled,
-    signs,
+)
+from gossamer.parts.codecs.sensing import (
+    ENTRIES,
+    KINDS,
+    Deal,
+    GaussianMatrix,
+    HadamardMatrix,
+    Kind,
+    Matrix,
+    Sensing,
+    add_signs,
+    pack_signs,
     unpack_signs,
 )
-from gossamer.parts.codecs.sensing.interleave import Deal
-from gossamer.parts.codecs.sensing.matrix import ENTRIES, GaussianMatrix, HadamardMatrix
 from helpers.compare import cosine
 
 KEY = key(11)
@@ -609,6 +613,6 @@ def test_signs_of_another_size_are_refused() -> None:
 
 
 def test_examples_in_docstrings_are_so() -> None:
-    result = doctest.testmod(signs, extraglobs={"torch": torch})
+    result = doctest.testmod(sensing, extraglobs={"torch": torch})
     assert result.attempted >= 2
     assert result.failed == 0

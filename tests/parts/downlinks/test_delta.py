@@ -47,6 +47,7 @@ from gossamer import (
 )
 from gossamer.core import wire
 from gossamer.core.bound import BoundExchange
+from gossamer.core.codec import Coding
 from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.types import Clock, Params, Part, State
@@ -65,6 +66,7 @@ from gossamer.testing import tiny_task
 from helpers import downloads
 from helpers.compare import same
 from helpers.paths import TESTS
+from helpers.pieces import piece_of
 from helpers.recorder import task as pictures
 from helpers.tasks import batch_norm_task
 from helpers.watched import TASK, Watched, watched
@@ -223,7 +225,7 @@ def test_the_server_does_not_keep_the_uploads_of_a_large_cohort() -> None:
     vector, layout = run.objective.layout.flatten(run.like), run.objective.layout
     for client in range(30):
         up = exchange.codec_key(run.clock(2, client), run.round_key(2))
-        found = exchange.arrival(client, Part(), layout, 1.0, payload(vector, layout, up), up)
+        found = exchange.arrival(client, Part(), Coding(layout, up), 1.0, payload(vector, Coding(layout, up)))
         acc = exchange.fold(acc, found)
     assert room < len(acc.notes.listed) < 2 * room
     assert run.server["downlink"].get("log", {}) == {}
@@ -283,7 +285,7 @@ def folded(run: Simulation, masks: list[int]) -> bytes:
     for client, byte in enumerate(masks):
         payload = {"mask": torch.full((9,), byte, dtype=torch.uint8), "rest.values": torch.zeros(11)}
         up = exchange.codec_key(clock._replace(client=client), run.round_key(0))
-        acc = exchange.fold(acc, exchange.arrival(client, Part(), layout, 5.0 + client, payload, up))
+        acc = exchange.fold(acc, exchange.arrival(client, Part(), Coding(layout, up), 5.0 + client, payload))
     after = exchange.advance(run.server, exchange.finish(run.server, acc, clock), acc, (), clock)
     return bytes(after["downlink"]["log"]["0"].tolist())
 
@@ -421,7 +423,7 @@ def test_damaged_steps_are_refused(link: Delta) -> None:
     for at, flip in itertools.product(range(0, len(frame.common), 3), (1, 0x80)):
         damaged = bytearray(frame.common)
         damaged[at] ^= flip
-        piece = Body(bytes(damaged), counts.common, wire.checksum(bytes(damaged)), {wire.OVERHEAD: 0})
+        piece = piece_of(bytes(damaged), counts.common)
         data = bytes(wire.address(head, wire.NOTHING, piece))
         try:
             assert same(made.read(data, made.newest), model)
@@ -476,7 +478,7 @@ def test_wrong_settings_are_refused(make: Callable[[], Delta], problem: str) -> 
     [
         (fedmrn(alpha=0.05), "uploads are not whole numbers: use fedmrn or fedmrns with common noise"),
         (common(weights="samples"), "clients have different weights: use weights='uniform'"),
-        (common().with_parts(server=Mean("uniform")), "Mean needs every update: use SumThenDecode"),
+        (common().with_parts(server=Mean("uniform")), "Mean needs every update, not only their sum: use SumThenDecode"),
     ],
 )
 def test_uploads_that_do_not_add_up_are_refused_where_only_sums_may_be_sent(method: Method, problem: str) -> None:
@@ -508,7 +510,7 @@ def test_a_golden_download_is_written_and_read_for_ever(method: Method, name: st
         signs, rest = torch.full((9,), byte, dtype=torch.uint8), torch.full((11,), byte / 256)
         up = exchange.codec_key(clock._replace(client=client), run.round_key(0))
         payload = {name: signs, "rest.values": rest}
-        acc = exchange.fold(acc, exchange.arrival(client, Part(), layout, float(samples), payload, up))
+        acc = exchange.fold(acc, exchange.arrival(client, Part(), Coding(layout, up), float(samples), payload))
     after = exchange.advance(state, exchange.finish(state, acc, clock), acc, (), clock)
     clock, key = run.clock(1, 1), run.round_key(1)
     common = exchange.make_common(after, clock, key, 0)

@@ -11,7 +11,7 @@ from gossamer.core.types import Clock, Params, Part
 from gossamer.engines.simulation import Simulation
 from gossamer.methods import flora, lora_truncated
 from gossamer.parts.servers import AdapterMean, Mean
-from gossamer.parts.servers.adapter_mean import Product
+from gossamer.parts.servers.low_rank import Product
 from gossamer.testing import check_server, tiny_task
 from helpers.arrivals import noted_arrivals
 from helpers.compare import same

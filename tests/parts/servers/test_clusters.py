@@ -23,7 +23,6 @@ from gossamer.parts.servers import GradientSimilarity
 from gossamer.parts.servers.mixing import (
     Flags,
     between,
-    clusters,
     group,
     hosts,
     looked_up,
@@ -32,7 +31,8 @@ from gossamer.parts.servers.mixing import (
     summary,
     waterfill,
 )
-from gossamer.parts.servers.model_rotation import BoundModelRotation, Epoch
+from gossamer.parts.servers.mixing.weights import VISITS
+from gossamer.parts.servers.model_rotation import Epoch, ModelRotation
 from gossamer.testing import tiny_task
 
 FEW = 25  # examples
@@ -142,14 +142,14 @@ def drawn(epochs: int, known: Flags) -> tuple[Tensor, Tensor]:
         pairs = hosts(state["cluster"], state["share"], state["between"], known, key(epoch))
         counts = torch.zeros(6, 6).double()
         np.add.at(counts.numpy(), (pairs.models, pairs.hosts), 1)
-        assert counts.sum(1).tolist() == [clusters.VISITS * bool(each) for each in known], "all models visit as often"
-        expected = clusters.VISITS * square(state, 6)
+        assert counts.sum(1).tolist() == [VISITS * bool(each) for each in known], "all models visit as often"
+        expected = VISITS * square(state, 6)
         for number in range(3):
             members = (labels == number) & torch.from_numpy(known)
             if known.all():
                 assert bool(((counts - expected)[members].sum(0).abs() < 1).all()), "a host is visited as expected"
         total += counts
-    return total / epochs / clusters.VISITS, square(state, 6)
+    return total / epochs / VISITS, square(state, 6)
 
 
 def test_a_model_visits_hosts_by_weight() -> None:
@@ -179,12 +179,12 @@ def test_all_visits_of_an_epoch_count_alike_and_add_up_to_its_length() -> None:
     run = Simulation(perm_two_stage(clusters=2, bound=None, **PLAIN), tiny_task(6, torch.float64), Options(rounds=9))
     run.round(0, None)
     server = run.method.training.server
-    assert isinstance(server, BoundModelRotation)
+    assert isinstance(server, ModelRotation)
     assigned = server.assign(run.server, range(6), Clock(1, 9, -1), run.key)
     assert assigned is not None
     epoch = Epoch.of(run.server["rotation"])
-    assert {to.loss_scale for to in assigned.values() if to.owner is not None} == {epoch.length / clusters.VISITS}
-    assert epoch.length == epoch.table.shape[1] >= clusters.VISITS
+    assert {to.loss_scale for to in assigned.values() if to.owner is not None} == {epoch.length / VISITS}
+    assert epoch.length == epoch.table.shape[1] >= VISITS
     visits = run.metrics[0]["figures"]["visits"]
     assert (visits["skipped"], visits["capped"], visits["trained"] + visits["idle"]) == (0, 0, 6)
 
@@ -226,7 +226,7 @@ def test_mistakes_are_reported(fields: dict[str, Any], says: str) -> None:
         perm(**fields)
 
 
-@pytest.mark.parametrize("name", ["clusters", "stored"])
+@pytest.mark.parametrize("name", ["stored"])
 def test_examples_in_docstrings_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"gossamer.parts.servers.mixing.{name}"))
     assert result.attempted > 0

@@ -29,18 +29,19 @@ from gossamer import (
     simulate,
 )
 from gossamer.core import wire
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.jobs import own_key, round_key
 from gossamer.core.random import fold, key, tensor
 from gossamer.core.random.directions import DirectionKind, direction
 from gossamer.core.types import Clock, Params, Part, State
-from gossamer.core.wire import Body
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Eden, OnWeights
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.compare import same
+from helpers.pieces import piece_of
 from helpers.watched import Watched, watched
 
 DOUBLE = tiny_task(dtype=torch.float64)
@@ -226,7 +227,7 @@ def test_damaged_downloads_are_refused() -> None:
     for at, flip in itertools.product(range(0, len(frame.common), 2), (1, 0x80)):
         damaged = bytearray(frame.common)
         damaged[at] ^= flip
-        piece = Body(bytes(damaged), counts.common, wire.checksum(bytes(damaged)), {wire.OVERHEAD: 0})
+        piece = piece_of(bytes(damaged), counts.common)
         try:
             assert same(read(run, 3, bytes(wire.address(head, wire.NOTHING, piece)), held), wanted)
         except PayloadError:
@@ -257,7 +258,7 @@ def test_the_curvature_stays_finite() -> None:
     objective = Objective(tiny_task(), "cpu", key(0))
     bound = hiso(lr=1.0, steps=1, perturbations=2, directions="gauss").bind(objective).training
     state, payload = bound.init(objective.initial()), {"scalars": torch.tensor([1e30, -1e30])}
-    arrival = bound.arrival(0, Part(), objective.layout, 1.0, payload, key(1))
+    arrival = bound.arrival(0, Part(), Coding(objective.layout, key(1)), 1.0, payload)
     acc = bound.fold(bound.begin(state, {0: GLOBAL}), arrival)
     after = bound.finish(state, acc, Clock(0, 1, -1))
     assert all(bool(t.isfinite().all()) for t in after["curvature"].values())

@@ -27,14 +27,12 @@ from gossamer.parts.servers.mixing import (
     Sketch,
     Table,
     carried,
-    colouring,
     complexity,
     dense,
     descend,
     nearest,
     pending,
     simplex,
-    sketch,
     slot,
     usual_lambda,
     visits,
@@ -42,7 +40,8 @@ from gossamer.parts.servers.mixing import (
 )
 from gossamer.parts.servers.mixing import distances as pairs
 from gossamer.parts.servers.mixing import draw as schedule
-from gossamer.tasks.data.synthetic import two_populations
+from gossamer.parts.servers.mixing import schedule as colouring
+from gossamer.tasks.data.datasets import two_populations
 
 FEW = 40  # examples, where each takes a while
 DISTANCES = st.one_of(st.floats(0, 1e3), st.integers(0, 3).map(float), st.just(math.inf))
@@ -493,7 +492,7 @@ def test_a_table_of_sketches_holds_few_numbers(monkeypatch: pytest.MonkeyPatch) 
     vectors = kept.vectors()[1]
     assert vectors.shape == (4, 64)
     assert torch.allclose(kept.distances()[1], apart(vectors))
-    monkeypatch.setattr(sketch, "CHUNK", 999)
+    monkeypatch.setattr(pairs, "CHUNK", 999)
     assert torch.equal(torch.stack([reduced.reduce(vector) for vector in x]), vectors), "blocks make no difference"
     assert not torch.equal(Sketch(64, key(3)).reduce(x[0]), vectors[0])
 
@@ -730,7 +729,7 @@ def test_wrong_rounds_are_refused() -> None:
             visits(given_table, given_done, 0, present)
 
 
-@pytest.mark.parametrize("name", ["colouring", "distances", "schedule", "weights"])
+@pytest.mark.parametrize("name", ["distances", "schedule", "weights"])
 def test_examples_in_docstrings_run(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"gossamer.parts.servers.mixing.{name}"))
     assert result.attempted > 0

@@ -25,9 +25,8 @@ from gossamer.fleet.fleet import Fleet
 from gossamer.methods import fedavg, perm, perm_two_stage
 from gossamer.parts.codecs import Dense, Feedback, OnWeights, TopK
 from gossamer.parts.servers import GradientSimilarity, ModelRotation
-from gossamer.parts.servers.gradient_similarity import BoundGradientSimilarity
 from gossamer.parts.servers.mixing import Pairs, draw, even, square
-from gossamer.parts.servers.model_rotation import PATIENCE, BoundModelRotation
+from gossamer.parts.servers.model_rotation import PATIENCE
 from gossamer.parts.solvers import SGD, GradientProbe
 from gossamer.testing import check_method, check_solver, check_value, tiny_task
 from helpers.narrow import present
@@ -112,7 +111,7 @@ def test_without_noise_less_is_computed_and_the_gradient_is_the_same() -> None:
 
 
 def test_statistics_of_norms_are_averaged_and_not_compared() -> None:
-    server = BoundGradientSimilarity(lr=0.5, lam=1.0, clients=2, trained=("w",))
+    server = GradientSimilarity(lr=0.5, lam=1.0).filled(clients=2, trained=("w",))
     state = server.init({"mean": torch.zeros(3), "w": torch.zeros(2)})
     acc = server.begin(state, {0: GLOBAL, 1: GLOBAL})
     for client, (mean, w) in enumerate([([1.0, 2.0, 3.0], [1.0, 0.0]), ([7.0, 8.0, 9.0], [4.0, 4.0])]):
@@ -285,7 +284,7 @@ def test_a_factor_that_grows_within_an_epoch_is_capped_and_one_that_vanishes_is_
     run = Simulation(perm_two_stage(lr=0.05, lambda_=1e9, bound=0.11, warmup=0, steps=1), task(), Options(rounds=9))
     run.round(0, None)
     server, clock = run.method.training.server, Clock(1, 9, -1)
-    assert isinstance(server, BoundModelRotation)
+    assert isinstance(server, ModelRotation)
     state = {**run.server, "mixing": {"weights": torch.eye(N).double()}}
     assigned = present(server.assign(state, range(N), clock, run.key))
     acc = server.begin(state, assigned)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import gossamer.parts.servers.adaptive_clip
+import gossamer.parts.servers.private
 from gossamer import (
     SGD,
     AdaptiveClip,
@@ -39,11 +39,11 @@ from gossamer.core.random import fold, key
 from gossamer.core.random.private import gaussian
 from gossamer.core.types import State
 from gossamer.methods import METHODS, dp_fedavg, fedavg
-from gossamer.methods.server_optimizers import BoundServerOptimizer
+from gossamer.methods.server_optimizers import ServerOptimizer
 from gossamer.parts.samplers import Poisson, Uniform
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.servers.private import BoundPrivateMean
-from gossamer.parts.servers.private_sum import PrivateServer
+from gossamer.parts.servers import WeightedMean
+from gossamer.parts.servers.private import PrivateServer
 from gossamer.testing import check_method, tiny_task
 from helpers.tasks import batch_norm_task
 from helpers.toy_devices import ToyDevices
@@ -55,8 +55,8 @@ CLOCK = Clock(4, 9, -1)
 SIZE = 7
 
 
-def server(mean: Mean | None = None, cohort: float | None = None, **fields: Any) -> BoundPrivateMean:
-    return BoundPrivateMean(mean or Mean("uniform"), key=KEY, cohort=cohort, secure_noise=False, **fields)
+def server(mean: WeightedMean | None = None, cohort: float | None = None, **fields: Any) -> PrivateMean:
+    return PrivateMean(mean or Mean("uniform"), **fields).filled(key=KEY, cohort=cohort, secure_noise=False)
 
 
 def arrivals(rows: Array, held: Array | None = None) -> list[Arrival]:
@@ -65,12 +65,12 @@ def arrivals(rows: Array, held: Array | None = None) -> list[Arrival]:
     return [Arrival.of(k, part, {"w": torch.from_numpy(rows[k])}, k + 1.0) for k, part in enumerate(parts)]
 
 
-def state_of(it: BoundPrivateMean, size: int = SIZE) -> State:
+def state_of(it: PrivateMean, size: int = SIZE) -> State:
     return it.init({"w": torch.zeros(size, dtype=torch.float64)})
 
 
 def finished(
-    it: BoundPrivateMean, found: Sequence[Arrival], asked: int | None = None, state: State | None = None
+    it: PrivateMean, found: Sequence[Arrival], asked: int | None = None, state: State | None = None
 ) -> tuple[State, dict[str, float]]:
     state = state_of(it) if state is None else state
     acc = it.begin(state, dict.fromkeys(range(len(found) if asked is None else asked), GLOBAL))
@@ -97,7 +97,7 @@ def noise_of_round(label: str, size: int) -> Array:
 
 
 def test_examples_hold() -> None:
-    assert doctest.testmod(gossamer.parts.servers.adaptive_clip).failed == 0
+    assert doctest.testmod(gossamer.parts.servers.private).failed == 0
 
 
 @pytest.mark.parametrize("clip", [0.5, 2.5, 100.0])
@@ -144,7 +144,7 @@ def test_noise_is_added_without_arrivals_and_not_without_clients() -> None:
 
 def test_server_optimizers_get_the_noisy_mean() -> None:
     rows = updates(4)
-    momentum = BoundServerOptimizer("uniform", rule="momentum", server_lr=0.5, trained=("w",))
+    momentum = ServerOptimizer("uniform", rule="momentum", server_lr=0.5).filled(trained=("w",))
     new, _ = finished(server(momentum, clip=1.0), arrivals(rows))
     wanted = 0.5 * (slow_sum(rows, 1.0) + noise_of_round("sum", SIZE)) / 4
     assert new["params"]["w"].numpy() == pytest.approx(wanted)

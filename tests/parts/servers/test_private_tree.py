@@ -17,7 +17,7 @@ from gossamer.core.random import fold, key
 from gossamer.core.random.private import gaussian
 from gossamer.core.types import State
 from gossamer.methods import ServerOptimizer, dp_ftrl, fedavg
-from gossamer.parts.servers.private_tree import BoundTreeMean, prefix
+from gossamer.parts.servers.private_tree import prefix
 from gossamer.testing import check_method, tiny_task
 
 KEY = key(6)
@@ -25,11 +25,11 @@ SIZE = 3
 COHORT = 4
 
 
-def server(secure_noise: bool = False, honaker: bool = False, **fields: Any) -> BoundTreeMean:
-    return BoundTreeMean(key=KEY, cohort=None, secure_noise=secure_noise, honaker=honaker, **fields)
+def server(secure_noise: bool = False, honaker: bool = False, **fields: Any) -> TreeMean:
+    return TreeMean(honaker=honaker, **fields).filled(key=KEY, secure_noise=secure_noise)
 
 
-def rounds_of(it: BoundTreeMean, updates: Sequence[float], state: State | None = None, start: int = 0) -> list[State]:
+def rounds_of(it: TreeMean, updates: Sequence[float], state: State | None = None, start: int = 0) -> list[State]:
     """The states after rounds in which one of four clients answers, with the same value in each entry."""
     state = it.init({"w": torch.full((SIZE,), 10.0, dtype=torch.float64)}) if state is None else state
     found = []
@@ -72,7 +72,8 @@ def test_models_are_the_noisy_sums_of_nodes() -> None:
 def test_the_variance_of_a_prefix_is_its_number_of_nodes() -> None:
     """Per complete node: 1, or 1 / (2 - 2^-level) with the estimates of Honaker, in units of that of a node."""
     for honaker in (False, True):
-        it = BoundTreeMean(key=KEY, cohort=1.0, secure_noise=False, clip=2.0, noise_multiplier=1.5, honaker=honaker)
+        it = TreeMean(clip=2.0, noise_multiplier=1.5, honaker=honaker)
+        it = it.filled(key=KEY, cohort=1.0, secure_noise=False)
         state = it.init({"w": torch.zeros(20_000, dtype=torch.float64)})
         for t in range(1, 10):
             acc = it.begin(state, {})

@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -43,15 +43,15 @@ from gossamer import (
     fedavg,
     simulate,
 )
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import GLOBAL, Arrival
-from gossamer.core.random import Key, fold, key, permutation
+from gossamer.core.random import fold, key, permutation
 from gossamer.core.specs import parse
 from gossamer.core.types import Layout, Payload, State
 from gossamer.methods import METHODS
-from gossamer.parts.codecs import OwnDraws
 from gossamer.parts.servers import Rule
 from gossamer.parts.servers.robust import updates as memory
-from gossamer.parts.servers.robust.server import BoundRobust, Waiting
+from gossamer.parts.servers.robust.server import Waiting
 from gossamer.runs.report import AggregationReport
 from gossamer.testing import bound, check_method, tiny_task
 
@@ -87,7 +87,7 @@ def arrivals(rows: Array, weights: Sequence[float] | None = None, held: Array | 
     return found
 
 
-def folded(server: BoundRobust, state: State, found: Sequence[Arrival]) -> Waiting:
+def folded(server: Robust, state: State, found: Sequence[Arrival]) -> Waiting:
     acc = server.begin(state, dict.fromkeys(range(len(found)), GLOBAL))
     for arrival in found:
         acc = server.fold(acc, arrival)
@@ -95,7 +95,7 @@ def folded(server: BoundRobust, state: State, found: Sequence[Arrival]) -> Waiti
 
 
 def aggregate(rule: Rule, found: Sequence[Arrival], size: int, over: Over = "holders", start: Any = None) -> Array:
-    server = BoundRobust(rule, Mean(over=over), key=KEY)
+    server = Robust(rule, Mean(over=over)).filled(key=KEY)
     state = {"params": {"w": torch.zeros(size, dtype=torch.float64)}, **(start or {})}
     moved: Tensor = server.finish(state, folded(server, state, found), CLOCK)["params"]["w"]
     return moved.numpy()
@@ -275,7 +275,7 @@ def test_one_more_hostile_client_leaves_it() -> None:
 def test_krum_takes_no_distant_update(rule: Krum, seed: int, far: float) -> None:
     honest = np.random.default_rng(seed).normal(size=(5, 4))
     rows = np.concatenate([np.full((1, 4), far), honest, np.full((1, 4), far)])
-    server = BoundRobust(rule, Mean(), key=KEY)
+    server = Robust(rule, Mean()).filled(key=KEY)
     state = {"params": {"w": torch.zeros(4, dtype=torch.float64)}}
     acc = folded(server, state, arrivals(rows))
     server.finish(state, acc, CLOCK)
@@ -301,7 +301,7 @@ def test_float32_updates_near_the_largest_number_stay_finite() -> None:
     rows[0], rows[1] = 3e38, -3e38
     found = [Arrival.of(client, Part(), {"w": row}, 1.0) for client, row in enumerate(rows)]
     for rule in (*ALL, Krum(2)):
-        server, state = BoundRobust(rule, Mean(), key=KEY), {"params": {"w": torch.zeros(6)}}
+        server, state = Robust(rule, Mean()).filled(key=KEY), {"params": {"w": torch.zeros(6)}}
         if rule.tolerates(9) >= 2:
             moved = server.finish(state, folded(server, state, found), CLOCK)["params"]["w"]
             assert moved.norm() < 2 * rows[2:].norm(dim=1).max(), rule
@@ -350,7 +350,7 @@ def test_buckets_of_equal_size_keep_the_mean(seed: int) -> None:
 def test_buckets_are_unbiased_over_rounds() -> None:
     """Seven updates in buckets of two: the last bucket has one, which differs from round to round."""
     rows = np.eye(7)
-    server = BoundRobust(Bucketing(2, Clip(1e9)), Mean(), key=KEY)
+    server = Robust(Bucketing(2, Clip(1e9)), Mean()).filled(key=KEY)
     state, total, rounds = {"params": {"w": torch.zeros(7, dtype=torch.float64)}}, torch.zeros(7), 800
     acc = folded(server, state, arrivals(rows))
     for number in range(rounds):
@@ -364,7 +364,7 @@ def test_buckets_are_unbiased_over_rounds() -> None:
 
 
 def test_fewer_updates_than_needed_keep_the_model_and_say_why() -> None:
-    server = BoundRobust(Krum(2), Mean(), key=KEY)
+    server = Robust(Krum(2), Mean()).filled(key=KEY)
     state = {"params": {"w": torch.ones(3, dtype=torch.float64)}}
     acc = folded(server, state, arrivals(np.ones((6, 3))))
     assert server.finish(state, acc, CLOCK) is state
@@ -445,7 +445,7 @@ def test_a_message_that_cannot_be_decoded_is_refused_on_arrival() -> None:
     def broken(vector: Tensor, weight: float) -> None:
         raise PayloadError("change is not finite")
 
-    server, state = BoundRobust(Median(), Mean(), key=KEY), {"params": {"w": torch.zeros(2, dtype=torch.float64)}}
+    server, state = Robust(Median(), Mean()).filled(key=KEY), {"params": {"w": torch.zeros(2, dtype=torch.float64)}}
     acc = folded(server, state, arrivals(np.ones((2, 2))))
     bad = Arrival(5, Part(), Layout.of(state["params"]), 1.0, broken)
     with pytest.raises(PayloadError, match="not finite"):
@@ -457,7 +457,7 @@ def test_the_learning_rate_and_the_optimizer_of_the_mean_hold() -> None:
     rows, _, _ = drawn(2, 9, 1.0)
     middle = torch.from_numpy(np.median(rows, 0))
     state = {"params": {"w": torch.ones(9, dtype=torch.float64)}}
-    server = BoundRobust(Median(), Mean(server_lr=0.5), key=KEY)
+    server = Robust(Median(), Mean(server_lr=0.5)).filled(key=KEY)
     moved = server.finish(state, folded(server, state, arrivals(rows)), CLOCK)["params"]["w"]
     torch.testing.assert_close(moved, 1 + 0.5 * middle)
 
@@ -479,7 +479,7 @@ def test_the_learning_rate_and_the_optimizer_of_the_mean_hold() -> None:
 
 def test_the_center_is_kept_from_round_to_round() -> None:
     rows, _, _ = drawn(7, 9, 1.0)
-    server = BoundRobust(CenteredClipping(0.5), Mean(), key=KEY)
+    server = Robust(CenteredClipping(0.5), Mean()).filled(key=KEY)
     state: State = server.init({"w": torch.zeros(9, dtype=torch.float64)})
     first = server.finish(state, folded(server, state, arrivals(rows)), CLOCK)
     again = server.finish(first, folded(server, first, arrivals(rows)), CLOCK)
@@ -488,39 +488,28 @@ def test_the_center_is_kept_from_round_to_round() -> None:
     np.testing.assert_allclose((again["params"]["w"] - first["params"]["w"]).numpy(), wanted, rtol=1e-9)
 
 
-def coded(clients: int) -> tuple[BoundRobust, State, list[Arrival], int]:
+def coded(clients: int) -> tuple[Robust, State, list[Arrival], int]:
     """A server and the encoded updates of clients, one bit per entry."""
     data = torch.zeros(40, 500), torch.arange(40) % 20
     task = Task.of(lambda: nn.Linear(500, 20, bias=False), data, data, clients=4)
     exchange = bound(fedavg().with_parts(codec=StochasticSign(), server=Robust(Median())).training, task)
     layout, server = Layout.of(exchange.outline), exchange.server
-    assert isinstance(server, BoundRobust)
+    assert isinstance(server, Robust)
     found = []
     for client in range(clients):
         vector = torch.randn(layout.size, generator=torch.Generator().manual_seed(client))
-        payload = exchange.codec.encode(vector, layout, fold(KEY, client))
-        found.append(exchange.arrival(client, Part(), layout, 3.0, payload, fold(KEY, client)))
+        payload = exchange.codec.encode(vector, Coding(layout, fold(KEY, client)))
+        found.append(exchange.arrival(client, Part(), Coding(layout, fold(KEY, client)), 3.0, payload))
     return server, server.init(exchange.context.network.initial()), found, layout.size
 
 
 @dataclass(frozen=True)
-class Hostile(Dense, OwnDraws):
+class Hostile(Dense):
     """Dense updates. Those of client 0 are multiplied by 1000."""
 
-    client: int = -1
-
-    @property
-    def common(self) -> bool:
-        """No: only the client's number is needed."""
-        return False
-
-    def of_client(self, client: int) -> "Hostile":
-        """Return the codec of a client."""
-        return replace(self, client=client)
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the values."""
-        return super().encode(x * 1000 if self.client == 0 else x, layout, key)
+        return super().encode(x * 1000 if ctx.client == 0 else x, ctx)
 
 
 def test_the_median_is_that_of_decoded_updates() -> None:
@@ -585,7 +574,7 @@ def test_runs_can_be_resumed(rule: Rule, tmp_path: Path) -> None:
 def test_delta_downlinks() -> None:
     """Clients cannot repeat the aggregation: they would need the updates of all others, decoded."""
     method: Method = fedavg(steps=1).with_parts(codec=OnWeights(Eden(1)), server=Robust(Median()))
-    with pytest.raises(ConfigError, match="Delta cannot repeat the aggregation: Robust is not a ReplayableServer"):
+    with pytest.raises(ConfigError, match="Delta cannot repeat the aggregation: Robust does not declare"):
         simulate(method.with_parts(down=Delta()), tiny_task(), rounds=1)
     result = simulate(method.with_parts(down=Delta(OnWeights(Eden(2)))), tiny_task(), rounds=3)
     assert not any(record["failures"] for record in result.metrics)

@@ -21,12 +21,13 @@ from gossamer import (
     fedkseed,
     simulate,
 )
+from gossamer.core.codec import Coding
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.jobs import own_key, round_key
 from gossamer.core.random import draws, fold, key, tensor
 from gossamer.core.random.directions import direction
 from gossamer.core.types import Clock, Layout, Params, Part
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 
@@ -101,17 +102,14 @@ def test_a_client_that_was_away_has_the_bits_of_the_server() -> None:
     for number in range(4):
         acc = server.server.begin(state, {})
         scalars = torch.randn(40, generator=torch.Generator().manual_seed(number))
-        arrival = server.arrival(0, *_part(server), 10.0, {"scalars": scalars}, key(number))
+        ctx = Coding(Layout.of(server.outline), key(number))
+        arrival = server.arrival(0, Part(), ctx, 10.0, {"scalars": scalars})
         state = server.server.finish(state, server.server.fold(acc, arrival), Clock(number, 4, 0))
     clock = Clock(4, 5, 2)
     sent = server.make_download(state, clock, key(9), GLOBAL, None, server.make_common(state, clock, key(9)))
     job = client.read_download(sent.data, {}, clock, key(9))
     assert all(torch.equal(job.models[0][name], state["params"][name]) for name in state["params"])
     assert not torch.equal(state["params"]["0.weight"], server.server.model.first["0.weight"])
-
-
-def _part(exchange: Any) -> tuple[Part, Layout]:
-    return Part(), Layout.of(exchange.outline)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +124,7 @@ def _part(exchange: Any) -> tuple[Part, Layout]:
 )
 def test_damaged_downloads_are_refused(changed: dict[str, Tensor], text: str) -> None:
     exchange = exchange_of(fedkseed(steps=3, candidates=40))
-    state, (_, layout) = exchange.init(exchange.context.network.initial()), _part(exchange)
+    state, layout = exchange.init(exchange.context.network.initial()), Layout.of(exchange.outline)
     sent = exchange.down.write(state, Clock(0, 1, 0), -1, [state["params"]], layout, key(0))
     with pytest.raises(PayloadError, match=text):
         exchange.down.read({**sent, **changed}, {}, layout, key(0), Clock(0, 1, 0), {})
@@ -134,16 +132,17 @@ def test_damaged_downloads_are_refused(changed: dict[str, Tensor], text: str) ->
 
 @pytest.mark.parametrize("name", ["bitmap", "quotients", "remainders"])
 def test_damaged_marks_of_used_directions_are_refused(name: str) -> None:
-    codec, (_, layout) = exchange_of(fedkseed(steps=3, candidates=40)).codec, _part(exchange_of(fedkseed()))
+    codec = exchange_of(fedkseed(steps=3, candidates=40)).codec
+    layout = Layout.of(exchange_of(fedkseed()).outline)
     scalars = torch.zeros(40)
     scalars[[3, 17]] = 1.0
-    sent = codec.encode_carry({"scalars": scalars}, layout, key(0))
-    assert torch.equal(codec.to_sum(sent, layout, key(0)), scalars)
+    sent = codec.encode_carry({"scalars": scalars}, Coding(layout, key(0)))
+    assert torch.equal(codec.to_sum(sent, Coding(layout, key(0))), scalars)
     assert len(sent["scalars"]) == 2
     with pytest.raises(PayloadError):
-        codec.to_sum({**sent, name: torch.full((9,), 255, dtype=torch.uint8)}, layout, key(0))
+        codec.to_sum({**sent, name: torch.full((9,), 255, dtype=torch.uint8)}, Coding(layout, key(0)))
     with pytest.raises(PayloadError, match="got 1 float32"):
-        codec.to_sum({**sent, "scalars": torch.ones(1)}, layout, key(0))
+        codec.to_sum({**sent, "scalars": torch.ones(1)}, Coding(layout, key(0)))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from gossamer import (
 )
 from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Arrival
-from gossamer.core.server import BoundServer
+from gossamer.core.server import Server
 from gossamer.core.types import Clock, Part
 from gossamer.parts.pruning_schedule import pruned_to
 from gossamer.testing import tiny_task
@@ -89,7 +89,7 @@ def test_the_majority_decides_which_weights_are_kept(count: int) -> None:
 
 
 def test_without_an_arrival_the_model_stays() -> None:
-    servers: list[BoundServer] = [MajorityAverage(), PrunedAverage()]
+    servers: list[Server] = [MajorityAverage(), PrunedAverage()]
     for server in servers:
         state = {"params": {"w": torch.ones(6, 5)}}
         assert server.finish(state, server.begin(state, {}), Clock(3, 5, 0)) is state

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gossamer import ConfigError, Lossy, Method, Options, Part, Task, fedavg, simulate
 from gossamer.core import tree, wire
+from gossamer.core.codec import Coding
 from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.random import key
@@ -23,7 +24,7 @@ from gossamer.parts.channels.links import Perfect
 from gossamer.parts.codecs import Dense, Eden, MaskedNoise, OnWeights
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.servers import Mean, Stacking
-from gossamer.parts.servers.stacking import BoundStacking, StackedLayer, restarted
+from gossamer.parts.servers.low_rank import StackedLayer, restarted
 from gossamer.parts.views import Full
 from gossamer.testing import tiny_task
 from helpers.arrivals import noted_arrivals
@@ -103,7 +104,7 @@ def test_a_weight_of_inputs_by_outputs_gets_the_transposed_product() -> None:
     down, up, base = torch.randn(2, 5), torch.randn(5, 2), torch.randn(5, 5)
     found = []
     for layer in layers:
-        server = BoundStacking("uniform", mean=Mean("uniform"), layers=(layer,), key=key(0))
+        server = Stacking("uniform").filled(layers=(layer,), key=key(0))
         state = {"params": {"w": base, "a": torch.zeros(2, 5), "b": torch.zeros(5, 2)}}
         change = {"w": torch.zeros(5, 5), "a": down, "b": up}
         arrival = Arrival.of(0, Part(), change, 1.0)
@@ -274,6 +275,6 @@ def test_layouts_of_uploads_leave_out_the_weights() -> None:
     exchange = run.method.training
     part = exchange.part_of(*clock_and_key(run, 0, 1))
     layout: Layout = part.layout(exchange.outline)
-    payload = exchange.codec.encode(torch.zeros(layout.size), layout, key(0))
+    payload = exchange.codec.encode(torch.zeros(layout.size), Coding(layout, key(0)))
     assert payload["values"].numel() == 2 * sum(map(sum, LAYERS))
-    assert exchange.codec.decode(payload, layout, key(0)).numel() == layout.size
+    assert exchange.codec.decode(payload, Coding(layout, key(0))).numel() == layout.size

@@ -4,21 +4,22 @@ import pytest
 import torch
 
 from gossamer import Adam, ConfigError, Cosine
-from gossamer.core.types import Clock, Params
+from gossamer.core.solver import Gradients
+from gossamer.core.types import Clock
 
 STEPS, LR = 6, 0.02
 
 
-def gradient(params: Params) -> tuple[Params, Params]:
-    return {"w": params["w"] ** 3 - 1}, {}
+def gradient(params: torch.Tensor) -> Gradients:
+    return params**3 - 1, params
 
 
 def moved(solver: Adam, round_: int = 0) -> torch.Tensor:
-    start = {"w": torch.linspace(-2, 2, 5, dtype=torch.float64)}
+    start = torch.linspace(-2, 2, 5, dtype=torch.float64)
     carry = solver.begin(start, {}, {}, STEPS)
     for _ in range(STEPS):
         carry = solver.step(gradient, start, carry, solver.hyperparams(Clock(round_, 4, 0)))
-    result: torch.Tensor = carry["params"]["w"]
+    result: torch.Tensor = carry["params"]
     return result
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gossamer import SGD, Clock, ConfigError, Constant, Cosine, Exponential, Steps
 from gossamer.core.random import key
+from gossamer.core.solver import Gradients
 from gossamer.core.specs import parse
-from gossamer.core.types import Params
+from gossamer.core.types import Layout, Params
 from gossamer.parts.solvers import LR_SCHEDULES
 
 BATCHES = ([[1.0, 2.0], [3.0, -1.0]], [[0.5, 0.1]])
@@ -29,18 +30,19 @@ def start() -> Params:
 
 
 def ours(solver: SGD, round_: int = 0) -> Params:
-    begin = start()
+    layout = Layout.of(start())
+    begin = layout.flatten(start())
     carry = solver.begin(begin, {}, {}, 1)
     for x in DATA:
 
-        def gradient(params: Params, x: Tensor = x) -> tuple[Params, Params]:
-            leaves = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
-            loss(leaves["w"], leaves["b"], x).backward()
-            return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}, {}
+        def gradient(params: Tensor, x: Tensor = x) -> Gradients:
+            leaf = params.clone().requires_grad_()
+            held = layout.unflatten(leaf)
+            (grads,) = torch.autograd.grad(loss(held["w"], held["b"], x), leaf)
+            return grads, params
 
         carry = solver.step(gradient, begin, carry, solver.hyperparams(Clock(round_, 10, 0)))
-    params: Params = carry["params"]
-    return params
+    return layout.unflatten(carry["params"])
 
 
 def torchs(clip: float | None = None, proximal: float = 0.0, **options: Any) -> Params:
@@ -84,7 +86,8 @@ def test_a_term_that_is_on_matters() -> None:
 
 def test_momentum_starts_at_zero_in_every_round() -> None:
     solver = SGD(momentum=0.9)
-    carry = solver.step(lambda params: (params, {}), start(), solver.begin(start(), {}, {}, 1), {"rate": 0.1})
+    begin = torch.ones(3)
+    carry = solver.step(lambda params: (params, params), begin, solver.begin(begin, {}, {}, 1), {"rate": 0.1})
     assert "velocity" in carry
     info: Any = None  # it asks for nothing
     assert solver.end(carry, info) == ({}, {})

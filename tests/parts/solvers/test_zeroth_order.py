@@ -1,5 +1,6 @@
 """Zeroth-order steps: estimates of the gradient of a quadratic, their variance and bias, and refused settings."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,14 +8,13 @@ import torch
 from torch import Tensor
 
 from gossamer import ConfigError, Dense, Seeds, SumThenDecode, Task, WidthSlice, ZerothOrder, compose, simulate
+from gossamer.core.codec import Coding
 from gossamer.core.method import Method
 from gossamer.core.random import key, tensor
 from gossamer.core.random.directions import DirectionKind
-from gossamer.core.solver import Loss, Move, StepKeys
+from gossamer.core.solver import Move, StepKeys
 from gossamer.core.types import Clock, Layout, Params
-from gossamer.parts.codecs.seeds import BoundSeeds
-from gossamer.parts.solvers.zeroth_order import BoundZerothOrder
-from gossamer.parts.views.full import Full
+from gossamer.parts.views.entries import Full
 from gossamer.testing import tiny_task
 from helpers.tasks import batch_norm_task
 
@@ -25,23 +25,34 @@ CENTRE = torch.linspace(-1, 1, D, dtype=DOUBLE)
 W: Params = {"a": torch.ones(5, dtype=DOUBLE), "b": torch.full((7, 1), -0.5, dtype=DOUBLE)}
 GRADIENT = CURVATURE * (torch.cat([W["a"], W["b"].view(-1)]) - CENTRE)
 LAYOUT = Layout.of(W)
+START = LAYOUT.flatten(W)
+LAYERS = {"layers": {"a": 0, "b": 1}, "layout": LAYOUT}
 COUNT = 3000
 
 
-def quadratic(params: Params, move: Move | None = None) -> Tensor:
+def quadratic(at: Tensor) -> Tensor:
     """F(w) = 1/2 (w - a)' D (w - a)."""
-    at = torch.cat([(move(n, t) if move else t).reshape(-1) for n, t in sorted(params.items())])
     return 0.5 * (CURVATURE * (at - CENTRE).square()).sum()
 
 
-def estimates(kind: DirectionKind, loss: Loss = quadratic, **fields: Any) -> Tensor:
+class Batch:
+    """A loss as a step sees it."""
+
+    def __init__(self, loss: Callable[[Tensor], Tensor], keys: StepKeys) -> None:
+        self.loss, self.keys = loss, keys
+
+    def __call__(self, params: Tensor, move: Move | None = None) -> Tensor:
+        held = LAYOUT.unflatten(params)
+        return self.loss(LAYOUT.flatten({name: move(name, each) if move else each for name, each in held.items()}))
+
+
+def estimates(kind: DirectionKind, loss: Callable[[Tensor], Tensor] = quadratic, **fields: Any) -> Tensor:
     """One estimate of the gradient per row, from rounds of one direction."""
-    solver = BoundZerothOrder(lr=1.0, perturbations=1, directions=kind, layers={"a": 0, "b": 1}, **fields)
-    carry, hyperparams = solver.begin(W, {}, {}, 1), {"factor": torch.tensor(1.0, dtype=DOUBLE)}
+    solver = ZerothOrder(lr=1.0, perturbations=1, directions=kind, **fields).filled(**LAYERS)
+    carry, hyperparams = solver.begin(START, {}, {}, 1), {"factor": torch.tensor(1.0, dtype=DOUBLE)}
 
     def estimate(at: Tensor) -> Tensor:
-        new = solver.advance(loss, W, carry, hyperparams, StepKeys(at, at, torch.tensor(0)))
-        return torch.cat([(W[name] - new["params"][name]).reshape(-1) for name in ("a", "b")])
+        return START - solver.step(Batch(loss, StepKeys(at, at, torch.tensor(0))), START, carry, hyperparams)["params"]
 
     found: Tensor = torch.vmap(estimate)(torch.stack([tensor(key(number)) for number in range(COUNT)]))
     return found
@@ -74,8 +85,7 @@ def test_forward_differences_add_half_of_mu_times_the_curvature() -> None:
 
 
 def test_a_cubic_term_biases_central_differences_by_mu_squared() -> None:
-    def cubic(params: Params, move: Move | None = None) -> Tensor:
-        at = torch.cat([(move(n, t) if move else t).reshape(-1) for n, t in sorted(params.items())])
+    def cubic(at: Tensor) -> Tensor:
         return at[0] ** 3
 
     found = estimates("rademacher", cubic, mu=0.5)
@@ -90,18 +100,18 @@ def test_clipped_quotients_are_bounded() -> None:
 
 
 def test_scalars_of_all_steps_and_the_model_after_them() -> None:
-    solver = BoundZerothOrder(lr=0.1, steps=3, perturbations=2, mu=1e-3, layers={"a": 0, "b": 1})
-    carry, start = solver.begin(W, {}, {}, 3), {name: value.clone() for name, value in W.items()}
+    solver = ZerothOrder(lr=0.1, steps=3, perturbations=2, mu=1e-3).filled(**LAYERS)
+    carry, start = solver.begin(START, {}, {}, 3), START.clone()
     for step in range(3):
         keys = StepKeys(tensor(key(1)), tensor(key(2)), torch.tensor(step))
-        carry = solver.advance(quadratic, W, carry, solver.hyperparams(Clock(0, 1, 0)), keys)
+        carry = solver.step(Batch(quadratic, keys), START, carry, solver.hyperparams(Clock(0, 1, 0)))
     assert carry["scalars"].shape == (6,)
     assert (carry["scalars"] != 0).all()
-    assert all(torch.equal(W[name], start[name]) for name in W)
-    codec = BoundSeeds(6, layers={"a": 0, "b": 1}, solver=solver)
-    payload = codec.encode_carry(carry, LAYOUT, key(1))
-    change = torch.cat([(carry["params"][name] - W[name]).reshape(-1) for name in ("a", "b")])
-    assert torch.allclose(codec.decode(payload, LAYOUT, key(1)), change, rtol=0, atol=1e-6)
+    assert torch.equal(START, start)
+    codec = Seeds(6).filled(layers={"a": 0, "b": 1}, solver=solver)
+    payload = codec.encode_carry(carry, Coding(LAYOUT, key(1)))
+    change = carry["params"] - START
+    assert torch.allclose(codec.decode(payload, Coding(LAYOUT, key(1))), change, rtol=0, atol=1e-6)
 
 
 def seeds(solver: ZerothOrder, **fields: Any) -> Method:

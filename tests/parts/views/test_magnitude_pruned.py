@@ -11,8 +11,8 @@ from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
-from gossamer.parts.codecs import Codec, Dense, Feedback, OnWeights, Summing, TopK
-from gossamer.parts.servers import Mean, SumThenDecode
+from gossamer.parts.codecs import Codec, Dense, Feedback, OnWeights, TopK
+from gossamer.parts.servers import Mean, SumThenDecode, WeightedMean
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full, MagnitudePruned
 from gossamer.testing import check_method, check_value, tiny_task
@@ -30,7 +30,7 @@ def ran(method: Method, rounds: int = 1, **options: Any) -> Simulation:
     return run
 
 
-def pruned(ratio: tuple[float, ...] = (0.5,), server: Mean | None = None, **more: Any) -> Method:
+def pruned(ratio: tuple[float, ...] = (0.5,), server: WeightedMean | None = None, **more: Any) -> Method:
     solver = SGD(0.3, steps=1, batch=None)
     return compose(MagnitudePruned(ratio, **more), solver, server=server or Mean("uniform"))
 
@@ -125,7 +125,7 @@ def test_executors_agree(executor: str) -> None:
 # Means of codes.
 
 
-class Thrice(Summing):
+class Thrice(Codec):
     """A codec whose code is three times as long as the vector, so that a decoding before the mean would be seen."""
 
     restored = 0
@@ -134,19 +134,19 @@ class Thrice(Summing):
     def common(self) -> bool:
         return True
 
-    def encode(self, x: Any, layout: Any, key: Key) -> Params:
+    def encode(self, x: Any, ctx: Any) -> Params:
         return {"values": x}
 
-    def decode(self, payload: Params, layout: Any, key: Key) -> Any:
+    def decode(self, payload: Params, ctx: Any) -> Any:
         return payload["values"]
 
     def sum_size(self, layout: Any) -> int:
         return 3 * int(layout.size)
 
-    def to_sum(self, payload: Params, layout: Any, key: Key) -> Any:
+    def to_sum(self, payload: Params, ctx: Any) -> Any:
         return payload["values"].repeat(3)
 
-    def from_sum(self, mean: Any, layout: Any, key: Key) -> Any:
+    def from_sum(self, mean: Any, ctx: Any) -> Any:
         Thrice.restored += 1
         return mean.view(3, -1).mean(0)
 

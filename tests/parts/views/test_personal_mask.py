@@ -35,7 +35,7 @@ from gossamer.parts.codecs import CODECS, OnWeights
 from gossamer.parts.samplers import Uniform
 from gossamer.parts.solvers import SnapshotSGD
 from gossamer.parts.views import PersonalMask, Pruned, masks
-from gossamer.parts.views.personal_mask import BoundPersonalMask, moved
+from gossamer.parts.views.personal_mask import moved
 from gossamer.testing import check_method, check_solver, check_view
 from helpers.codec_specs import SPECS
 from helpers.compare import same
@@ -262,7 +262,7 @@ def test_sorting_takes_many_pieces() -> None:
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> tuple[BoundPersonalMask, Params, list[str]]:
+def courses(draw: st.DrawFn) -> tuple[PersonalMask, Params, list[str]]:
     """A view bound to tensors of any size, and what gradients and weights are like in each of some rounds."""
     shapes = draw(st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=3), min_size=1, max_size=3))
     thin = draw(st.lists(st.integers(1, 9), max_size=2))
@@ -297,7 +297,7 @@ def values(kind: str, like: Params, number: int) -> Params:
 
 @given(courses())
 @settings(max_examples=60)
-def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[BoundPersonalMask, Params, list[str]]) -> None:
+def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[PersonalMask, Params, list[str]]) -> None:
     view, like, kinds = case
     mine = theirs = view.first(2)
     count = {name: masks.count(packed) for name, packed in mine["mask"].items()}
@@ -318,7 +318,7 @@ def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[BoundPersonal
 
 @given(courses())
 @settings(max_examples=60)
-def test_dense_tensors_have_no_mask(case: tuple[BoundPersonalMask, Params, list[str]]) -> None:
+def test_dense_tensors_have_no_mask(case: tuple[PersonalMask, Params, list[str]]) -> None:
     """Biases and norms never have one; others have one unless they keep all of their entries."""
     view, like, _ = case
     masked = view.first(0)["mask"]

@@ -28,7 +28,6 @@ from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import CODECS, OnWeights
 from gossamer.parts.samplers import Uniform
 from gossamer.parts.views import masks
-from gossamer.parts.views.pruned_channels import BoundPrunedChannels
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import ties
@@ -172,7 +171,7 @@ def opened(state: State, like: Params) -> dict[str, Tensor]:
     return {name: torch.from_numpy(mask).bool().view(like[name].shape) for name, mask in flat.items()}
 
 
-def fitted(name: str, **fields: Any) -> tuple[BoundPrunedChannels, Params]:
+def fitted(name: str, **fields: Any) -> tuple[PrunedChannels, Params]:
     """The view bound to a network, and the network's tensors."""
     network, view = objective(name), PrunedChannels(**fields)
     return view.bind(Context(network, compose(view, SGD()).training, Uniform())), network.initial()
@@ -283,7 +282,7 @@ def rank(ground: Ground, group: str, values: Params, channel: int) -> tuple[floa
     return ground.matters(group, channel, values), channel
 
 
-def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params, view: BoundPrunedChannels) -> Any:
+def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params, view: PrunedChannels) -> Any:
     found = {}
     for group, held in channels.items():
         order = sorted(held, key=partial(rank, ground, group, values))
@@ -294,7 +293,7 @@ def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params,
 
 
 def slowly_revised(
-    ground: Ground, view: BoundPrunedChannels, held: dict[str, Tensor], seen: Any, right: Callable[[Params], float]
+    ground: Ground, view: PrunedChannels, held: dict[str, Tensor], seen: Any, right: Callable[[Params], float]
 ) -> dict[str, Tensor]:
     """Weights first, then channels, each if its thresholds are passed."""
 
@@ -386,7 +385,7 @@ def test_a_round_on_lenet5_follows_the_paper() -> None:
 # The thresholds.
 
 
-def pruned(view: BoundPrunedChannels, like: Params, right: float | list[float] = 1.0) -> tuple[bool, bool]:
+def pruned(view: PrunedChannels, like: Params, right: float | list[float] = 1.0) -> tuple[bool, bool]:
     """Whether the first round prunes weights, and whether it prunes channels."""
     answers = right if isinstance(right, list) else [right, right]
     seen = local_training(like, 1)

@@ -16,7 +16,6 @@ from gossamer.fleet.capacity import Room
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.methods import flora, lora_truncated
 from gossamer.parts.views import RankSlice
-from gossamer.parts.views.rank_slice import BoundRankSlice
 from gossamer.tasks.objective import Objective
 from gossamer.testing import check_view, tiny_task
 from helpers.arrivals import noted_arrivals
@@ -30,9 +29,9 @@ def begun(method: Method, task: Task = TASK, rounds: int = 2, **options: Any) ->
     return Simulation(method, task, Options(rounds=rounds, executor="one-by-one", **options))
 
 
-def view_of(method: Method, task: Task = TASK) -> BoundRankSlice:
+def view_of(method: Method, task: Task = TASK) -> RankSlice:
     view = begun(method, task).method.training.view
-    assert isinstance(view, BoundRankSlice)
+    assert isinstance(view, RankSlice)
     return view
 
 
@@ -149,6 +148,6 @@ def test_a_fleet_and_drawn_capacities_contradict_each_other() -> None:
 
 def test_names_of_peft_are_sliced() -> None:
     like = {"q.lora_A.default.weight": torch.ones(4, 6), "q.lora_B.default.weight": torch.ones(5, 4)}
-    view = BoundRankSlice((0.5,), ranks=(("q.lora_A.default.weight", 0, 4), ("q.lora_B.default.weight", 1, 4)))
+    view = RankSlice((0.5,)).filled(ranks=(("q.lora_A.default.weight", 0, 4), ("q.lora_B.default.weight", 1, 4)))
     part: Part = view.part(like, Clock(0, 1, 0), key(0))
     assert [tuple(tensor.shape) for tensor in part.take(like).values()] == [(2, 6), (5, 2)]

@@ -36,9 +36,9 @@ from gossamer.parts.codecs import CODECS
 from gossamer.parts.servers import Average
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Bernoulli, WidthSlice, Windows
-from gossamer.parts.views.width_slice import ORDERS, BoundWidthSlice
+from gossamer.parts.views.sliced import ORDERS
 from gossamer.tasks.nets import build
-from gossamer.tasks.nets.resnet import Scaler, resnet18
+from gossamer.tasks.nets.images import Scaler, resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import ties
 from gossamer.testing import check_method, check_view
@@ -102,11 +102,9 @@ def begun(made: Method, task: Task, rounds: int = 2, **options: Any) -> Simulati
     return Simulation(made, task, Options(rounds=rounds, executor="one-by-one", **options))
 
 
-def fitted(
-    order: str, capacities: Any = (1 / 2,), task: Task | None = None, run: int = 0, **more: Any
-) -> BoundWidthSlice:
+def fitted(order: str, capacities: Any = (1 / 2,), task: Task | None = None, run: int = 0, **more: Any) -> WidthSlice:
     view = begun(method(order, capacities, **more), task or some_task(), seed=run).method.training.view
-    assert isinstance(view, BoundWidthSlice)
+    assert isinstance(view, WidthSlice)
     return view
 
 
@@ -163,7 +161,7 @@ def test_static_windows_are_the_first_channels() -> None:
 @settings(max_examples=30, deadline=None)
 @given(round_=st.integers(0, 100), share=st.floats(0.01, 0.9), seed=st.integers(0, 9))
 def test_rolling_windows_are_those_of_fedrolex(round_: int, share: float, seed: int) -> None:
-    view = dataclasses.replace(ROLLING, capacities=(share,))
+    view = ROLLING.filled(capacities=(share,))
     part = view.part(LIKE, Clock(round_, 200, 3), key(seed))
     for tensor, size in (("first.bias", 16), ("inner.bias", 12)):
         count = math.ceil(size * share)
@@ -176,7 +174,7 @@ ROLLING = fitted("rolling")
 
 @pytest.mark.parametrize("capacities", [(1 / 2,), (1 / 3,), (1 / 16,)])
 def test_after_n_rounds_of_rolling_every_channel_was_held_equally_often(capacities: tuple[float, ...]) -> None:
-    view = dataclasses.replace(ROLLING, capacities=capacities)
+    view = ROLLING.filled(capacities=capacities)
     for start in (0, 5):
         for tensor, size in (("first.bias", 16), ("inner.bias", 12)):
             seen: Counter[int] = Counter()
@@ -220,7 +218,7 @@ def test_the_order_of_windows_follows_from_the_seed_of_the_run() -> None:
     assert all(same_part(one, fitted("shuffled", (1 / 2,), offsets=10, seed=1), r) for r in range(10))
 
 
-def same_part(view: BoundWidthSlice, other: BoundWidthSlice, round_: int) -> bool:
+def same_part(view: WidthSlice, other: WidthSlice, round_: int) -> bool:
     parts = [v.part(LIKE, Clock(round_, 99, 0), key(0)) for v in (view, other)]
     return channels(parts[0], "first.bias") == channels(parts[1], "first.bias")
 
@@ -903,5 +901,5 @@ def test_a_server_needs_no_training_samples() -> None:
     data = dataclasses.replace(task.data, train=type(task.data.train)(*none))
     objective = Objective(dataclasses.replace(task, data=data), "cpu", key(0))
     view = compose(WidthSlice((1 / 2,)), SGD()).bind(objective).training.view
-    assert isinstance(view, BoundWidthSlice)
+    assert isinstance(view, WidthSlice)
     assert view.widths == fitted("rolling").widths

@@ -39,8 +39,7 @@ from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
-from gossamer.parts.views import BoundView
-from gossamer.parts.views.windows import BoundWindows
+from gossamer.parts.views import View
 from gossamer.testing import bound
 from helpers.runs import clock_and_key
 
@@ -71,7 +70,7 @@ def model(method: Method, task: Task, **options: Any) -> dict[str, Tensor]:
     return result.model.state_dict()
 
 
-def fitted(view: Bernoulli | Windows) -> BoundView:
+def fitted(view: Bernoulli | Windows) -> View:
     return bound(compose(view, SGD()).training).view
 
 
@@ -128,7 +127,7 @@ def test_windows_are_neighbouring_entries_that_rotate() -> None:
 
 def test_the_order_of_windows_is_one_for_all_clients_and_new_in_every_epoch() -> None:
     view = fitted(Windows((0.5,), offsets=16))
-    assert isinstance(view, BoundWindows)
+    assert isinstance(view, Windows)
     first, second = ([view.offset_index(r) for r in range(16 * e, 16 * e + 16)] for e in range(2))
     assert sorted(first) == sorted(second) == list(range(16))
     assert first != second

@@ -1,7 +1,7 @@
 """A plan: the power and the pruning ratio of each client, and the number of measurements; its file and its figure.
 
-The file is JSON and may be edited: reading checks it, and a run uses power, ratio and measurements. It also records
-the run that it was made for, and a different run is refused. This covers the fleet's digest, the number of clients, the
+The file is JSON and may be edited: reading checks it, and a run uses power, ratio and measurements. It also records the
+run that it was made for, and a different run is refused. This covers the fleet's digest, the number of clients, the
 seeds (which draw the devices' positions), fading, the model size, operations per client, and bits per measurement.
 
 ``draw`` shows the trade-off: bound, outages and pruning as functions of the energy budget.
@@ -26,7 +26,6 @@ from gossamer.parts.channels.links import Wireless
 from gossamer.runs.report.plots import COLOURS, INK
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -172,7 +171,15 @@ class Plan:
     def read(cls, path: str | Path) -> "Plan":
         """Read a plan from a file; list all mistakes."""
         try:
-            return _plan(files.parse_json(Path(path).read_text(encoding="utf-8")))
+            entries = _values(files.parse_json(Path(path).read_text(encoding="utf-8")), Plan)
+            shares, mistakes = [], []
+            for number, entry in enumerate(entries["clients"]):
+                try:
+                    shares.append(Share(**_values(entry, Share)))
+                except ConfigError as error:
+                    mistakes += [f"client {number}: {mistake}" for mistake in error.mistakes]
+            gather(mistakes)
+            return cls(**{**entries, "clients": tuple(shares)})
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         except ConfigError as error:
@@ -192,18 +199,6 @@ def digest(fleet: Fleet) -> str:
 
 
 # Reading files.
-
-
-def _plan(value: object) -> Plan:
-    entries = _values(value, Plan)
-    shares, mistakes = [], []
-    for number, entry in enumerate(entries["clients"]):
-        try:
-            shares.append(Share(**_values(entry, Share)))
-        except ConfigError as error:
-            mistakes += [f"client {number}: {mistake}" for mistake in error.mistakes]
-    gather(mistakes)
-    return Plan(**{**entries, "clients": tuple(shares)})
 
 
 def _values(entry: object, kind: type[Plan] | type[Share]) -> dict[str, Any]:
@@ -262,23 +257,19 @@ def figure(energies: Sequence[float], plans: Sequence[Plan | None], chosen: floa
     right.plot(at, ratios, color=COLOURS[2], marker="o", markersize=4, label="pruned weights")
     right.set(ylabel="mean over clients (%)", ylim=(0, None))
     right.legend(frameon=False, labelcolor=INK)
-    for axes in (left, right):
-        _dress(axes, energies, at, chosen)
-    return picture
-
-
-def _dress(axes: "Axes", energies: Sequence[float], at: Sequence[float], chosen: float) -> None:
-    axes.set(xscale="log", xlabel="energy budget per client and round (J)", xlim=(min(energies), max(energies)))
     ticks = [chosen * factor for factor in TICKS]
-    axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.axvline(chosen, color="#9aa5b1", linewidth=1, linestyle=(0, (4, 3)))
-    if at[:1] != list(energies[:1]):
-        axes.axvspan(min(energies), at[0] if at else max(energies), color="#eef1f5")
-        axes.text(0.02, 0.03, "no plan", transform=axes.transAxes, color=INK)
-    axes.grid(color="#e3e6ea", linewidth=0.8)
-    axes.tick_params(color=INK, labelcolor=INK)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#9aa5b1")
+    for axes in (left, right):
+        axes.set(xscale="log", xlabel="energy budget per client and round (J)", xlim=(min(energies), max(energies)))
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.axvline(chosen, color="#9aa5b1", linewidth=1, linestyle=(0, (4, 3)))
+        if at[:1] != list(energies[:1]):
+            axes.axvspan(min(energies), at[0] if at else max(energies), color="#eef1f5")
+            axes.text(0.02, 0.03, "no plan", transform=axes.transAxes, color=INK)
+        axes.grid(color="#e3e6ea", linewidth=0.8)
+        axes.tick_params(color=INK, labelcolor=INK)
+        axes.xaxis.label.set_color(INK)
+        axes.yaxis.label.set_color(INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color("#9aa5b1")
+    return picture

@@ -26,7 +26,7 @@ from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.keys import Span
 from gossamer.fleet.radio import Fading, outage, rate
-from gossamer.parts.channels.links import Cell, Wireless, not_radio
+from gossamer.parts.channels.links import Wireless, not_radio
 
 TIGHT = 1e-4
 """A budget binds if at most this fraction of it is left."""
@@ -115,17 +115,17 @@ class Problem:
     def loads(self) -> tuple[Load, ...]:
         """Return the load of each client."""
         cell = Wireless(self.fleet, self.fading, self.channel_seed).fit(len(self.flops), make_key(self.seed))
-        return tuple(self._load(cell, client, flops) for client, flops in enumerate(self.flops))
-
-    def _load(self, cell: Cell, client: int, flops: float) -> Load:
-        device = cell.fleet.device(client, cell.clients)
-        if device.draw == "round":
-            link = device.weakest(cell.fading)
-        else:
-            link = cell.fleet.link(client, cell.clients, 0, cell.key, cell.fading)
-        most, seconds = device.most_power or self.most_power, device.seconds(flops)
-        link, spent = replace(link, power=most or link.power), (seconds, device.joules(seconds))
-        return Load(device.name, link, *spent, self.energy, self.deadline, most is None, flops)
+        found = []
+        for client, flops in enumerate(self.flops):
+            device = cell.fleet.device(client, cell.clients)
+            if device.draw == "round":
+                link = device.weakest(cell.fading)  # so that all rounds keep the budgets
+            else:
+                link = cell.fleet.link(client, cell.clients, 0, cell.key, cell.fading)
+            most, seconds = device.most_power or self.most_power, device.seconds(flops)
+            link, spent = replace(link, power=most or link.power), (seconds, device.joules(seconds))
+            found.append(Load(device.name, link, *spent, self.energy, self.deadline, most is None, flops))
+        return tuple(found)
 
     def solve(self) -> Plan:
         """Return the best plan."""
@@ -135,14 +135,13 @@ class Problem:
 
     def at_energies(self, energies: Sequence[float]) -> list[Plan | None]:
         """Return the best plans for other energy budgets; none where no plan is feasible."""
-        return [_attempt(replace(self, energy=energy)) for energy in energies]
-
-
-def _attempt(problem: Problem) -> Plan | None:
-    try:
-        return problem.solve()
-    except ConfigError:
-        return None
+        found: list[Plan | None] = []
+        for energy in energies:
+            try:
+                found.append(replace(self, energy=energy).solve())
+            except ConfigError:
+                found.append(None)
+        return found
 
 
 def _choosable(device: Device, most_power: float | None) -> tuple[bool, str]:
@@ -176,7 +175,10 @@ def make(
     counts = Counter(alike)
     search = Search(Loads(tuple(counts), limits.largest, pruning), tuple(counts.values()), target, message)
     if not search.best([limits.least]).kept:
-        raise ConfigError(*_refusal(Loads(tuple(loads), limits.largest, pruning), limits.least, message))
+        every, bits = Loads(tuple(loads), limits.largest, pruning), message.bits(limits.least)
+        enough, *lines = describe(shortfalls(every, bits), every, bits)
+        least = f"{limits.least:,} measurements and {limits.largest:.0%} of the weights pruned"
+        raise ConfigError(f"no plan keeps the budgets, even with {least}: {enough}", *lines)
     measurements = search.measurements(limits.least, limits.most)
     found, weights, bits = search.best([measurements]), target.at(measurements), message.bits(measurements)
     each = dict(zip(counts, _shares(search.loads, found, bits), strict=True))
@@ -212,11 +214,3 @@ def _binding(share: Share, load: Load, left: float) -> str:
         "power": not load.fixed and share.power >= load.link.power * (1 - TIGHT),
     }
     return " + ".join(name for name, binds in full.items() if binds) or "nothing"
-
-
-def _refusal(loads: Loads, measurements: int, message: MessageSize) -> list[str]:
-    """Return the error messages for devices without a feasible plan."""
-    bits = message.bits(measurements)
-    enough, *lines = describe(shortfalls(loads, bits), loads, bits)
-    least = f"{measurements:,} measurements and {loads.largest:.0%} of the weights pruned"
-    return [f"no plan keeps the budgets, even with {least}: {enough}", *lines]

@@ -230,24 +230,21 @@ def describe(short: Sequence[Shortfall], loads: Loads, bits: int) -> list[str]:
     groups: dict[tuple[str, ...], list[Shortfall]] = {}
     for less in short:
         groups.setdefault((less.load.name, *less.misses), []).append(less)
-    return [_enough(short, loads, bits), *(_line(name, group) for (name, *_), group in groups.items())]
-
-
-def _line(name: str, group: Sequence[Shortfall]) -> str:
-    clients = [less.client for less in group]
-    who = f"client {clients[0]}" if len(clients) == 1 else f"clients {ranges(clients, LISTED)}; {len(clients)} of them"
-    missed = [f"{what} by {_amounts(what, group)}" for what in group[0].misses]
-    return f"{name} ({who}) misses {', and '.join(missed)}"
-
-
-def _amounts(what: str, group: Sequence[Shortfall]) -> str:
-    """Return the largest and the smallest excess, with their clients."""
-    unit = "s" if "deadline" in what else "J"
-    by = sorted((less.misses[what], less.client) for less in group)
-    (best, nearest), (worst, farthest) = by[0], by[-1]
-    if f"{best:.3g}" == f"{worst:.3g}":
-        return f"{worst:.3g} {unit}"
-    return f"{worst:.3g} {unit} (client {farthest}) to {best:.3g} {unit} (client {nearest})"
+    lines = [_enough(short, loads, bits)]
+    for (name, *_), group in groups.items():
+        clients, missed = [less.client for less in group], []
+        for what in group[0].misses:  # the largest and the smallest excess, with their clients
+            unit = "s" if "deadline" in what else "J"
+            by = sorted((less.misses[what], less.client) for less in group)
+            (best, nearest), (worst, farthest) = by[0], by[-1]
+            amounts = f"{worst:.3g} {unit}"
+            if f"{best:.3g}" != f"{worst:.3g}":
+                amounts += f" (client {farthest}) to {best:.3g} {unit} (client {nearest})"
+            missed.append(f"{what} by {amounts}")
+        who = f"clients {ranges(clients, LISTED)}; {len(clients)} of them"
+        who = f"client {clients[0]}" if len(clients) == 1 else who
+        lines.append(f"{name} ({who}) misses {', and '.join(missed)}")
+    return lines
 
 
 def _enough(short: Sequence[Shortfall], loads: Loads, bits: int) -> str:

@@ -14,7 +14,7 @@ the model, the squared error of the reconstruction is that of the decoder instea
 
     e(S) = least_squares_error(n, S)
 
-of ``gossamer.parts.codecs.sensing.decode``. It falls from 1 to (pi / 2 - 1) n / S. The terms are then
+of ``gossamer.parts.codecs.reconstruction``. It falls from 1 to (pi / 2 - 1) n / S. The terms are then
 
     pruning      4 L^2 D^2 sum rho_u
     outages      c^2 G^2 (6 + 2 e(S)) sum q_u
@@ -22,14 +22,38 @@ of ``gossamer.parts.codecs.sensing.decode``. It falls from 1 to (pi / 2 - 1) n /
 
 for U devices and the coefficient c of retained gradients, with the corrections ``PLANNED``. All are sums over devices,
 as in the paper. A device that prunes has a smaller error than e(S), so this is on the safe side.
+
+``probe`` estimates the constants from a short run without losses and pruning. The run is FedSGD. Before each of its
+rounds, the model w is pruned by some ratios rho, as a plan prunes it, to w'. The constants are the smallest ones for
+which the inequalities of Theorem 1 hold in these rounds:
+
+    G    |grad F_u(w)| <= G, for each client u. The paper's G bounds the gradients of single samples, which are larger;
+         reconstruction errors are proportional to the gradients of clients
+    L    |grad F(w) - grad F(w')| <= L |w - w'|: the smoothness in the direction of pruning
+    D    |w - w'|^2 <= rho D^2. Pruned weights are the smallest, so D is less than the norm of the weights
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from gossamer.analysis.theory import WirelessSetting, gradient_bound
 from gossamer.core.errors import gather, require, wrong
-from gossamer.parts.codecs.sensing import least_squares_error
+from gossamer.core.random import key
+from gossamer.core.types import Clock, Params
+from gossamer.engines.executors import threads
+from gossamer.engines.options import Options
+from gossamer.engines.simulation import Simulation
+from gossamer.methods.averaging import fedsgd
+from gossamer.methods.composition import compose
+from gossamer.parts.codecs.reconstruction import least_squares_error
+from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.views.magnitude import MagnitudePruned
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.task import Task
 
 PLANNED = ("mean", "scale", "coefficient", "stale", "triangle")
 """Corrections of the bound that a plan supports."""
@@ -109,3 +133,74 @@ class Target:
             return TargetWeights(terms["pruning"], terms.get("stale", 0.0) + again * error, self.devices * error)
         lost = sum(terms.get(name, 0.0) for name in ("retained signs", "retained measuring", "stale"))
         return TargetWeights(terms["pruning"], lost, terms["measuring"])
+
+
+SHARES = (1 / 3, 2 / 3, 1.0)
+"""Pruning ratios of the probe, as fractions of the largest one."""
+
+LEAST = 1e-12
+"""The smallest estimate: constants are positive."""
+
+
+class Constants(NamedTuple):
+    """Estimated constants of the bound.
+
+    Args:
+        smoothness: L
+        gradient: G
+        weights: D
+    """
+
+    smoothness: float
+    gradient: float
+    weights: float
+
+    def or_larger(self, other: "Constants") -> "Constants":
+        """Return the maximum of each constant."""
+        return Constants(*map(max, zip(self, other, strict=True)))
+
+
+def probe(task: Task, rounds: int = 10, lr: float = 0.3, largest: float = 0.9, seed: int = 0) -> Constants:
+    """Run FedSGD for some rounds, and return the constants that hold in all of them.
+
+    Args:
+        task: the task to plan for
+        rounds: number of rounds
+        lr: learning rate
+        largest: largest pruning ratio of the plan
+        seed: seed of the run
+    """
+    require((rounds >= 1, f"probe must have at least 1 round, got {rounds}"))
+    run = Simulation(fedsgd(lr), task, Options(rounds=rounds, seed=seed, eval_every=rounds, executor="one-by-one"))
+    views = {}
+    for share in SHARES:  # the view that prunes the smallest weights of each tensor, by its ratio
+        recipe = compose(MagnitudePruned((share * largest,), "tensor"), SGD())
+        views[share * largest] = recipe.bind(run.objective).training.view
+    found = Constants(LEAST, LEAST, LEAST)
+    for number in range(rounds):
+        with threads(1):
+            model = run.model()
+            whole, longest = _gradient(run.objective, task, model)
+            found = found.or_larger(Constants(LEAST, longest, LEAST))
+            for ratio, view in views.items():
+                keep = view.part(model, Clock(0, 1, 0), key(0)).keep or {}
+                pruned = {name: tensor * keep[name] if name in keep else tensor for name, tensor in model.items()}
+                apart = ((model[name] - pruned[name]).square().sum() for name in run.objective.trained)
+                moved = math.sqrt(sum(map(float, apart)))
+                if moved > 0:
+                    turned = float((_gradient(run.objective, task, pruned)[0] - whole).norm())
+                    found = found.or_larger(Constants(turned / moved, LEAST, moved / math.sqrt(ratio)))
+        run.round(number, None)
+    return found
+
+
+def _gradient(objective: Objective, task: Task, model: Params) -> tuple[Tensor, float]:
+    """Return the gradient of the mean loss over all samples, and the largest norm of a client's gradient."""
+    sizes = [len(task.split.train(client)) for client in range(task.clients)]
+    total, longest = torch.zeros(()), 0.0
+    for client, size in enumerate(sizes):
+        x, y = objective.samples.read(torch.as_tensor(task.split.train(client)))
+        _, gradients, _ = objective.gradient(model, x, y)
+        vector = torch.cat([gradients[name].flatten() for name in objective.trained])
+        total, longest = total + size / sum(sizes) * vector, max(longest, float(vector.norm()))
+    return total, longest

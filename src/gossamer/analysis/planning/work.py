@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gossamer.analysis.planning.plan import Plan
+from gossamer.core.codec import Coding
 from gossamer.core.errors import require, wrong
 from gossamer.core.method import Method
 from gossamer.core.random import Key
@@ -19,7 +20,7 @@ from gossamer.core.types import Layout
 from gossamer.core.wire import Body, summed
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.one_bit import OneBit
-from gossamer.parts.views.magnitude_pruned import MagnitudePruned
+from gossamer.parts.views.magnitude import MagnitudePruned
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.objective import Objective
 
@@ -55,7 +56,7 @@ class MessageSize:
     def of(cls, layout: Layout, each: int = 1) -> "MessageSize":
         """Return the size for a model with the codec ``OneBit``; norms and biases are sent dense."""
         codec = OnWeights(OneBit(rows=max(1, layout.size // MEASURED_PART)))
-        payload = codec.encode(torch.ones(layout.size, dtype=layout.dtype), layout, Key(0, 0))
+        payload = codec.encode(torch.ones(layout.size, dtype=layout.dtype), Coding(layout, Key(0, 0)))
         again = {"lost": payload["scale"]} if each > 1 else {}
         sizes = summed(Body.of({**payload, **again}))
         return cls(each, sum(sizes.values()) - sizes["signs"])
@@ -90,8 +91,10 @@ def check_work(plan: Plan, method: Method, objective: Objective, split: Split) -
     seen = [sum(map(len, method.solver.plan(len(split.train(c)), Key(0, 0)))) for c in range(len(plan.clients))]
     parts = [each * count / share.flops for count, share in zip(seen, plan.clients, strict=True) if share.flops]
     more = [client for client, part in enumerate(parts) if part > 1 + ALIKE]
+    view = method.view
+    other = isinstance(view, MagnitudePruned) and (view.ratio, view.by, view.rise) != (plan.ratios, "tensor", 0)
     require(
-        *_pruned(plan, method),
+        (not other, "the plan sets the pruning of every round: do not set ratio, by or rise of the view"),
         *_sent(plan, method, objective.layout),
         (not more, f"{_extreme(more, parts)} of the operations that were planned: plan anew, for these samples"),
     )
@@ -110,14 +113,6 @@ def _extreme(clients: Sequence[int], parts: Sequence[float]) -> str:
     farthest = max(clients, key=lambda client: abs(parts[client] - 1))
     others = f", one of {len(clients)} like it," if len(clients) > 1 else ""
     return f"client {farthest}{others} has {100 * parts[farthest]:.4g}%"
-
-
-def _pruned(plan: Plan, method: Method) -> list[tuple[bool, str]]:
-    view = method.view
-    if not isinstance(view, MagnitudePruned):
-        return []
-    kept = (view.ratio, view.by, view.rise) == (plan.ratios, "tensor", 0)
-    return [(kept, "the plan sets the pruning of every round: do not set ratio, by or rise of the view")]
 
 
 def _sent(plan: Plan, method: Method, layout: Layout) -> list[tuple[bool, str]]:

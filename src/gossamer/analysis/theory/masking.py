@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout
@@ -61,8 +61,8 @@ def measured_error(codec: Codec, change: Tensor, key: Key, draws: int = 1) -> fl
     layout = Layout.of({"change": change})
     total = 0.0
     for number in range(draws):
-        at = fold(key, number)
-        decoded = codec.decode(codec.encode(change, layout, at), layout, at)
+        ctx = Coding(layout, fold(key, number))
+        decoded = codec.decode(codec.encode(change, ctx), ctx)
         total += float((decoded.double() - change.double()).square().sum())
     return math.sqrt(total / draws / float(change.double().square().sum()))
 

@@ -1,22 +1,15 @@
 """Counter-based random streams with the same bits on every device, and noise from them."""
 
+from gossamer.core.random.keys import Key, KeyRing, Keys, Purpose, fold, fold_each, key, secret_key, signed, tensor
 from gossamer.core.random.streams import (
-    Key,
-    KeyRing,
-    Purpose,
     choice,
     draw_bits,
     draws,
     draws_like,
-    fold,
     generator,
     halves,
-    key,
     permutation,
-    secret_key,
     seeded,
-    signed,
-    tensor,
     torch_seed,
     uniform,
     words,
@@ -26,12 +19,14 @@ from gossamer.core.random.streams import (
 __all__ = [
     "Key",
     "KeyRing",
+    "Keys",
     "Purpose",
     "choice",
     "draw_bits",
     "draws",
     "draws_like",
     "fold",
+    "fold_each",
     "generator",
     "halves",
     "key",

@@ -10,6 +10,8 @@ on its own, so that no more than one tensor of a direction is in memory:
 
 The bits are the same on every device and under ``torch.vmap``. Sums of directions are elementwise products and sums, in
 the order of the directions, so they have the same bits on every device too.
+
+Of ``[K, 2]`` keys, a direction has a row per key, ``[K, n]``. Coefficients are then ``[K, count]``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +28,7 @@ DirectionKind = Literal["rademacher", "gauss"]
 DIRECTION_KINDS: tuple[DirectionKind, ...] = get_args(DirectionKind)
 
 Number = Tensor | int
-"""The number of a direction: an integer tensor with one element where it depends on the step."""
+"""The number of a direction: an integer tensor with one element where it depends on the step, or ``[K]`` of rows."""
 
 Piece = tuple[int, int]
 """The number of a tensor, and the number of its entries."""
@@ -53,7 +55,7 @@ def draw_number(kind: DirectionKind, number: Number) -> Number:
 def drawn(kind: DirectionKind, key: Tensor, number: Number, pieces: Sequence[Piece]) -> Tensor:
     """Return one draw for some tensors, one after the other: 24 bits per entry as integers, or normal numbers."""
     at = torch.full((), number, dtype=torch.int64, device=key.device) if isinstance(number, int) else number
-    bits = torch.cat([draw_bits(key, at, n, layer) for layer, n in pieces])
+    bits = torch.cat([draw_bits(key, at, n, layer) for layer, n in pieces], -1)
     # In the middle of the 2**8 numbers of 32 bits that begin with these bits.
     return normal_of((bits.to(torch.int64) << 8) + 128) if kind == "gauss" else bits
 
@@ -66,7 +68,10 @@ def place(number: Number) -> Number:
 
 def taken(kind: DirectionKind, draw: Tensor, bit: Number) -> Tensor:
     """Return the entries of a direction, given its draw and its ``place`` there."""
-    return draw if kind == "gauss" else torch.where((draw & bit) != 0, 1.0, -1.0)
+    if kind == "gauss":
+        return draw
+    own = bit.unsqueeze(-1) if isinstance(bit, Tensor) and draw.dim() > 1 else bit
+    return torch.where((draw & own) != 0, 1.0, -1.0)
 
 
 def directions(
@@ -100,18 +105,19 @@ def combine(kind: DirectionKind, key: Tensor, coefficients: Tensor, pieces: Sequ
 
     It is ``(a_0 z_0 + a_1 z_1) + a_2 z_2 + ...`` without the terms whose coefficient is zero.
     """
-    used, sums = (coefficients != 0).tolist(), list[Tensor]()
+    used, sums = (coefficients != 0).view(-1, max(1, coefficients.shape[-1])).any(0).tolist(), list[Tensor]()
     for group in together([n for _, n in pieces]):
         sizes = [n for _, n in pieces[group]]
-        total = coefficients.new_zeros(sum(sizes))
+        total = coefficients.new_zeros(*coefficients.shape[:-1], sum(sizes))
         for number, entries in directions(kind, key, used, pieces[group]):
-            total += entries.to(total.dtype) * coefficients[number]  # two operations: a fused one is rounded once
-        sums += total.split(sizes)
+            # Two operations: a fused one is rounded once. A row without this direction adds zeros, which change no bit.
+            total += entries.to(total.dtype) * coefficients[..., number : number + 1]
+        sums += total.split(sizes, -1)
     return sums
 
 
 def project(kind: DirectionKind, key: Tensor, x: Tensor, count: int, layer: int) -> Tensor:
     """Return the inner products of the entries of one tensor with the first ``count`` directions."""
-    every = directions(kind, key, [True] * count, [(layer, x.numel())])
+    every = directions(kind, key, [True] * count, [(layer, x.shape[-1])])
     found = [exact.total(z.to(x.dtype) * x) for _, z in every]
-    return torch.stack(found) if found else x.new_zeros(0)
+    return torch.stack(found, -1) if found else x.new_zeros(*x.shape[:-1], 0)

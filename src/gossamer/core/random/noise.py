@@ -25,7 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.core.random import Key, halves, uniform, words
+from gossamer.core.exact import in_pieces
+from gossamer.core.random.keys import Key, Keys
+from gossamer.core.random.streams import halves, uniform, words
 
 Kind = Literal["uniform", "gauss", "bernoulli"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -44,8 +46,10 @@ OCTAVES = 32
 GRID = 2.0**24  # nodes are rounded to multiples of 1 / GRID, so that they do not depend on the math library
 
 
-def draw(kind: Kind, alpha: float, key: Key, n: int, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """Return entries ``start`` to ``start + n`` of a key's noise, as float32."""
+def draw(
+    kind: Kind, alpha: float, key: Key | Keys, n: int, *, start: int = 0, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Return entries ``start`` to ``start + n`` of a key's noise, as float32: ``[n]``, or ``[K, n]``."""
     size = single(alpha)
     if kind == "gauss":
         return _off_zero(_normal(key, n, start, device).mul_(size))
@@ -63,9 +67,10 @@ def _off_zero(noise: Tensor) -> Tensor:
     return noise
 
 
-def _normal(key: Key, n: int, start: int, device: torch.device | str) -> Tensor:
+def _normal(key: Key | Keys, n: int, start: int, device: torch.device | str) -> Tensor:
     first, last = start // 2, -(-(start + n) // 2)
-    return normal_of(halves(words(key, last - first, start=first, device=device))[start % 2 :][:n])
+    drawn = halves(words(key, last - first, start=first, device=device))[..., start % 2 :][..., :n]
+    return in_pieces(normal_of, drawn)
 
 
 def normal_of(drawn: Tensor) -> Tensor:

@@ -16,21 +16,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gossamer.core.random.keys import Key
 from gossamer.core.random.private import gaussian
-from gossamer.core.random.streams import Key, draws
+from gossamer.core.random.streams import draws
 
 FINE = 2.0**-24
 
 
-def normal_like(key: Tensor, step: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return standard normal numbers for all entries of some tensors, from ``draws``."""
-    dtype = next(iter(like.values())).dtype
-    pairs = -(-_size(like) // 2)
-    high, low, angle = draws(key, step, 3 * pairs).to(dtype).view(3, -1)
+def normal(key: Tensor, step: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """Return ``n`` standard normal numbers from ``draws``, or ``[K, n]`` for ``[K, 2]`` keys."""
+    pairs = -(-n // 2)
+    high, low, angle = draws(key, step, 3 * pairs).to(dtype).unflatten(-1, (3, pairs)).unbind(-2)
     # Half a step more than 0, so that the logarithm is finite.
     radius = (-2 * torch.log(high + (low + FINE / 2) * FINE)).clamp(min=0).sqrt()
     turn = 2 * math.pi * angle
-    return _cut(torch.cat((radius * turn.cos(), radius * turn.sin())), like)
+    return torch.cat((radius * turn.cos(), radius * turn.sin()), -1)[..., :n].contiguous()
+
+
+def normal_like(key: Tensor, step: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``normal`` numbers for all entries of some tensors, in their shapes; stacked for ``[K, 2]`` keys."""
+    return _cut(normal(key, step, _size(like), next(iter(like.values())).dtype), like)
 
 
 def system_normal_like(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -44,10 +49,10 @@ def _size(like: Mapping[str, Tensor]) -> int:
 
 
 def _cut(values: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a vector in the shapes of some tensors, in name order."""
+    """Return a vector, or rows, in the shapes of some tensors, in name order."""
     found, start = dict[str, Tensor](), 0
     for name in sorted(like):
         shape = like[name].shape
-        found[name] = values[start : start + shape.numel()].view(shape)
+        found[name] = values[..., start : start + shape.numel()].reshape(*values.shape[:-1], *shape)
         start += shape.numel()
     return found

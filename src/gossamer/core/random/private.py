@@ -24,16 +24,17 @@ is then infeasible. Add the noise in float64, and round afterwards. The discrete
 
 import math
 import os
-from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.core.exact import log, root
-from gossamer.core.random.streams import Key, words
+from gossamer.core.exact import CACHED, log, root
+from gossamer.core.random.keys import Key, Keys
+from gossamer.core.random.streams import words
 
-BLOCK = 2**17
-"""Draws that are computed at once: their temporary values fit in the cache of a CPU."""
+BLOCK = CACHED
+"""Draws that are computed at once."""
 
 TERMS = 9
 """Terms of the series of sine and cosine: up to pi/4, the next ones are below 2e-18."""
@@ -42,16 +43,20 @@ DRAWS = 4
 """Independent draws in one secure draw. Half of their sum is a standard normal variable."""
 
 
-def words_of(key: Key, n: int, secure: bool, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """Return random words as int64: words ``start`` to ``start + n`` of a key, or ``n`` of the operating system."""
+def words_of(key: Key | Keys, n: int, secure: bool, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
+    """Return random words as int64: words ``start`` to ``start + n`` of a key, or ``n`` of the operating system.
+
+    They are ``[n]``, or ``[K, n]`` for the keys of rows.
+    """
     if not secure:
         return words(key, n, start=start, device=device)
-    drawn = torch.frombuffer(bytearray(os.urandom(8 * n)), dtype=torch.int64) if n else torch.empty(0).long()
-    return drawn.to(device)
+    shape = (len(key), n) if isinstance(key, Keys) else (n,)
+    drawn = np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.int64).reshape(shape)
+    return torch.tensor(drawn, device=device)
 
 
 def gaussian(
-    key: Key,
+    key: Key | Keys,
     n: int,
     *,
     secure: bool = False,
@@ -60,40 +65,40 @@ def gaussian(
 ) -> Tensor:
     """Return ``n`` standard normal draws: those of a key, or secure ones of the operating system's generator.
 
+    They are ``[n]``, or ``[K, n]`` for the keys of rows.
+
     >>> from gossamer.core.random import key
     >>> gaussian(key(7), 3, dtype=torch.float32)
     tensor([1.1395, 1.3136, 0.4958])
     """
-    drawn = [_secure(count, device) if secure else _of_key(key, start, count, device) for start, count in _blocks(n)]
-    return torch.cat(drawn).to(dtype) if drawn else torch.empty(0, dtype=dtype, device=device)
+    if isinstance(key, Keys) and len(key) > 1 and len(key) * n > BLOCK:
+        together = max(1, BLOCK // n)
+        groups = (key[first : first + together] for first in range(0, len(key), together))
+        return torch.cat([gaussian(group, n, secure=secure, dtype=dtype, device=device) for group in groups])
+    drawn = [_block(key, start, min(BLOCK, n - start), secure, device) for start in range(0, max(1, n), BLOCK)]
+    return torch.cat(drawn, -1).to(dtype)
 
 
-def _blocks(n: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, n, BLOCK):
-        yield start, min(BLOCK, n - start)
-
-
-def _of_key(key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
-    return _normal(words(key, count + count % 2, start=start, device=device))[:count]
-
-
-def _secure(count: int, device: torch.device | str) -> Tensor:
-    even = count + count % 2  # so that no two draws of a sum come from the same pair
-    a, b, c, d = _normal(words_of(Key(0, 0), DRAWS * even, True, device=device)).view(DRAWS, even)[:, :count]
+def _block(key: Key | Keys, start: int, count: int, secure: bool, device: torch.device | str) -> Tensor:
+    even = count + count % 2  # so that no two draws of a secure sum come from the same pair
+    if not secure:
+        return _normal(words(key, even, start=start, device=device))[..., :count]
+    each = _normal(words_of(key, DRAWS * even, True, device=device))
+    a, b, c, d = each.view(*each.shape[:-1], DRAWS, even).unbind(-2)
     half: Tensor = (a + b + c + d) * 0.5
-    return half
+    return half[..., :count]
 
 
 def _normal(drawn: Tensor) -> Tensor:
     """Return as many draws as words: two of each pair of words."""
-    first, second = drawn.view(-1, 2).unbind(1)
+    first, second = drawn.view(*drawn.shape[:-1], drawn.shape[-1] // 2, 2).unbind(-1)
     u = (((first >> 1) & (2**63 - 1)).to(torch.float64) + 0.5) * 0.5**63
     radius = root(log(u) * -2)
     cosine, sine = _point(((second >> 11) & (2**53 - 1)).to(torch.float64) * (math.pi * 0.5**55))
     swap = (second & 1) == 1
     x, y = torch.where(swap, sine, cosine), torch.where(swap, cosine, sine)
     pair = (torch.where((second & sign) == 0, one, -one) * radius for one, sign in ((x, 2), (y, 4)))
-    return torch.stack(tuple(pair), 1).view(-1)
+    return torch.stack(tuple(pair), -1).flatten(-2)
 
 
 def _point(angle: Tensor) -> tuple[Tensor, Tensor]:

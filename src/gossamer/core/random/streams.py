@@ -1,17 +1,4 @@
-"""Random keys and random words: all random numbers of a run follow from one seed, on every device, without state.
-
-A **key** is two 64-bit words. The same key always gives the same numbers, so different purposes need different keys.
-They are made by folding labels and integers into a key: ``fold(run, "noise", round, client)``.
-
-Exact definition: ``fold(key, x)`` is the 16-byte BLAKE2b digest, with no BLAKE2b key, salt or person, of
-
-    word a, word b      8 bytes each, little endian
-    tag                 one byte: "s" for a string, "i" for an integer
-    label               a string as UTF-8; an integer as two's complement, little endian, in bit_length // 8 + 1 bytes
-
-read as two little-endian words. ``fold(key, x, y)`` is ``fold(fold(key, x), y)``, so the key of a round can be computed
-once and folded further. Each digest covers one label, so ("ab", "c") and ("a", "bc") differ. ``key(seed)`` is the seed
-folded into the key (0, 0).
+"""Random words and numbers from keys: the same bits on every device, for one key or for the keys of many rows.
 
 The **words** of a key are the raw stream of NumPy's Philox4x64-10 with that key and counter 0, whose stability NumPy
 documents. NumPy increments the counter first: word i is word i % 4 of the block with counter 1 + i // 4. So any range
@@ -19,22 +6,23 @@ of words can be computed without the words before it. They come from NumPy on a 
 and from int64 tensor operations on other devices. All functions here use exact integer arithmetic, or multiplication by
 a power of two, so results have the same bits on all devices.
 
+Of ``Keys`` each function returns a row per key, ``[K, n]`` in place of ``[n]``, with the bits of that key alone.
+
+>>> from gossamer.core.random import fold, fold_each, key
 >>> run = key(7)
 >>> uniform(fold(run, "noise", 3), 2)
 tensor([0.4181, 0.0167])
+>>> uniform(fold_each(run, "noise", [3, 4]), 2)
+tensor([[0.4181, 0.0167],
+        [0.1454, 0.8172]])
 """
 
 import functools
 import importlib.util
-import operator
-import os
-import struct
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +31,10 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses import FakeTensor
 
-from gossamer.core.errors import ConfigError, PayloadError, require
+from gossamer.core.errors import require
+from gossamer.core.random.keys import Key, Keys, signed, tensor
+
+Array = npt.NDArray[Any]
 
 LOW = 0xFFFFFFFF
 WORDS = 2**64  # words per key: counters then fit in one positive int64, and the other counter words stay 0
@@ -52,108 +43,21 @@ WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)  # added to the two key words af
 ROUNDS = 10
 
 
-class Key(NamedTuple):
-    """The two 64-bit words of a Philox key. Make one with ``key`` and ``fold``."""
-
-    a: int
-    b: int
-
-
-Purpose = tuple[str | int, ...]
-"""The labels that are folded into a run's key, one after the other."""
-
-
-class KeyRing(Key):
-    """A run's key as far as one machine may know it: the keys of some purposes, and nothing of the others.
-
-    ``fold`` takes it in place of the run's key. Keys are digests, so those of some purposes say nothing about others:
-
-    >>> run = key(7)
-    >>> ring = KeyRing({("round", 3, "client", 1): fold(run, "round", 3, "client", 1)})
-    >>> fold(ring, "round", 3, "client", 1, "batches") == fold(run, "round", 3, "client", 1, "batches")
-    True
-
-    A ring itself has no words: to draw from it is an error.
-
-    Args:
-        granted: the known keys by purpose; every ring that is folded from this one sees later changes of it
-        path: the purpose that this ring stands for
-    """
-
-    granted: dict[Purpose, Key]
-    path: Purpose
-
-    def __new__(cls, granted: dict[Purpose, Key], path: Purpose = ()) -> "KeyRing":
-        """Return a key without words, so that none can be used by mistake."""
-        made: KeyRing = tuple.__new__(cls)
-        made.granted, made.path = granted, path
-        return made
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeyRing) and self.granted is other.granted and self.path == other.path
-
-    def __hash__(self) -> int:
-        return hash((id(self.granted), self.path))
-
-    def __repr__(self) -> str:
-        return f"KeyRing{self.path}"
-
-    def child(self, label: str | int) -> Key:
-        """Return the key with one more label, or the ring of what is known below it."""
-        path = (*self.path, label)
-        if path in self.granted:
-            return self.granted[path]
-        if any(purpose[: len(path)] == path for purpose in self.granted):
-            return KeyRing(self.granted, path)
-        raise PayloadError(
-            f"this machine was not given the key of {'/'.join(map(str, path))}: a part that draws from the run's key at"
-            " clients must name its purpose, see purposes() of views"
-        )
-
-
-def key(seed: int) -> Key:
-    """Return the key of a seed, which can be any integer."""
-    return fold(Key(0, 0), seed)
-
-
-def secret_key() -> Key:
-    """Return a key from the operating system, which nobody can guess."""
-    return Key(*struct.unpack("<QQ", os.urandom(16)))
-
-
-def fold(key: Key, *labels: str | int) -> Key:
-    """Return a new key for the purpose named by the labels. ``fold(k, x, y) == fold(fold(k, x), y)``."""
-    for label in labels:
-        key = key.child(label) if isinstance(key, KeyRing) else _folded(key, _encoded(label))
-    return key
-
-
-@functools.lru_cache(maxsize=4096)
-def _folded(key: Key, label: bytes) -> Key:
-    """Fold one label into a key. Cached, because a round needs the key of a client several times."""
-    digest = blake2b(struct.pack("<QQ", *key) + label, digest_size=16).digest()
-    return Key(*struct.unpack("<QQ", digest))
-
-
-def _encoded(label: str | int) -> bytes:
-    if isinstance(label, str):
-        return b"s" + label.encode()
-    try:
-        number = operator.index(label)
-    except TypeError:
-        raise ConfigError(f"fold: a label must be a string or an integer, got {label!r}") from None
-    return b"i" + number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
-
-
-def words(key: Key, n: int, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """Return words ``start`` to ``start + n`` of a key, as int64 with the same bits."""
+def words(key: Key | Keys, n: int, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
+    """Return words ``start`` to ``start + n`` of a key, as int64 with the same bits: ``[n]``, or ``[K, n]``."""
     device = torch.device(device)
     if device.type == "cpu":
         raw = _raw(key, n, start).view(np.int64)
         # torch cannot view an empty NumPy array of stride 0 as another type.
-        return torch.from_numpy(raw) if n else torch.empty(0, dtype=torch.int64)
+        return torch.from_numpy(raw) if n else torch.empty(raw.shape, dtype=torch.int64)
     if device.type == "cuda" and _triton_installed():
-        return _words_by_triton(key, n, start, device)
+        from gossamer.core.random import philox_triton  # imported here: only CUDA builds of torch have Triton
+
+        _check(n, start)
+        at = 1 + start // 4, start % 4, n
+        if isinstance(key, Keys):
+            return philox_triton.words_of_rows(tensor(key, device), None, *at)
+        return philox_triton.words(signed(key.a), signed(key.b), *at, device)
     return words_by_tensor_ops(key, n, start=start, device=device)
 
 
@@ -162,31 +66,24 @@ def _triton_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def _words_by_triton(key: Key, n: int, start: int, device: torch.device) -> Tensor:
-    from gossamer.core.random import philox_triton  # imported here: only CUDA builds of torch have Triton
-
-    _check(n, start)
-    return philox_triton.words(signed(key.a), signed(key.b), 1 + start // 4, start % 4, n, device)
-
-
-def words_by_tensor_ops(key: Key, n: int, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
+def words_by_tensor_ops(key: Key | Keys, n: int, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
     """Return the same words as ``words``, from int64 tensor operations. Works on any device."""
     _check(n, start)
     first, last = start // 4, -(-(start + n) // 4)
     counter = torch.arange(last - first, dtype=torch.int64, device=device) + (1 + first)
-    return _philox(counter, key).reshape(-1)[start % 4 :][:n]
+    return _philox(counter, tensor(key, device))[..., start % 4 :][..., :n].contiguous()
 
 
-def _philox(counter: Tensor, key: Key, *upper: Tensor | int) -> Tensor:
-    """Return four words for each counter, in the last dimension. ``upper`` are the counter's upper words, or none."""
+def _philox(counter: Tensor, key: Tensor, *upper: Tensor | int) -> Tensor:
+    """Return four words for each counter. ``upper`` are the counter's upper words, or none."""
+    k0, k1 = key.split(1, -1)  # [1], or [K, 1]
     c0, c1, c2, c3 = counter, *(torch.zeros_like(counter) + word for word in upper or (0, 0, 0))
-    k0, k1 = key
     for _ in range(ROUNDS):
         high0, low0 = _multiply(c0, MULTIPLIERS[0])
         high1, low1 = _multiply(c2, MULTIPLIERS[1])
-        c0, c1, c2, c3 = high1 ^ c1 ^ signed(k0), low1, high0 ^ c3 ^ signed(k1), low0
-        k0, k1 = k0 + WEYL[0], k1 + WEYL[1]
-    return torch.stack((c0, c1, c2, c3), dim=-1)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + signed(WEYL[0]), k1 + signed(WEYL[1])
+    return torch.stack((c0, c1, c2, c3), dim=-1).flatten(-2)
 
 
 def _multiply(x: Tensor, constant: int) -> tuple[Tensor, Tensor]:
@@ -206,15 +103,24 @@ def _shifted(x: Tensor) -> Tensor:
     return (x >> 32) & LOW
 
 
-def signed(word: int) -> int:
-    """Return the int64 with the low 64 bits of ``word``."""
-    return (word + 2**63) % 2**64 - 2**63
-
-
-def _raw(key: Key, n: int, start: int = 0) -> npt.NDArray[np.uint64]:
+def _raw(key: Key | Keys, n: int, start: int = 0) -> npt.NDArray[np.uint64]:
     _check(n, start)
     skip = start % 4
-    return np.asarray(_bits_at(key, start // 4).random_raw(skip + n)[skip:])
+    if not isinstance(key, Keys):
+        return np.asarray(_bits_at(key, start // 4).random_raw(skip + n)[skip:])
+    return _raw_rows(np.array(list(key), dtype=np.uint64).reshape(-1, 2), (start // 4, 0, 0, 0), n, skip)
+
+
+def _raw_rows(keys: Array, counters: npt.ArrayLike, n: int, skip: int = 0) -> Array:
+    """Return ``n`` words of each of ``[K, 2]`` keys, after ``skip`` words from the counters ``[K, 4]`` or ``[4]``."""
+    found = np.empty((len(keys), n), dtype=np.uint64)
+    state: Any = dict(_own.state)
+    each = np.broadcast_to(np.asarray(counters, dtype=np.uint64), (len(keys), 4))
+    for row, key, counter in zip(found, keys, each, strict=True):
+        state["state"] = {"counter": counter, "key": key}
+        _own.bits.state = state
+        row[:] = _own.bits.random_raw(skip + n)[skip:]
+    return found
 
 
 def _bits(key: Key) -> np.random.Philox:
@@ -233,7 +139,7 @@ class _Own(threading.local):
 _own = _Own()
 
 
-def _bits_at(key: Key, *counter: int) -> np.random.Philox:
+def _bits_at(key: Key | npt.NDArray[np.uint64], *counter: int) -> np.random.Philox:
     """Return this thread's generator, at the start of a block; this takes a fraction of the time of a new one."""
     words = np.array((*counter, 0, 0, 0)[:4], dtype=np.uint64)
     _own.bits.state = _own.state | {"state": {"counter": words, "key": np.array(key, dtype=np.uint64)}}
@@ -254,12 +160,11 @@ def halves(words: Tensor) -> Tensor:
 
 
 def _pairs(words: Tensor) -> Tensor:
-    pairs = words.contiguous().view(torch.int32).view(-1, 2)
-    return (pairs if sys.byteorder == "little" else pairs.flip(1)).reshape(-1)
+    return words.contiguous().view(torch.int32)  # [..., 2n]; torch runs on little-endian machines
 
 
 def uniform(
-    key: Key, n: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", start: int = 0
+    key: Key | Keys, n: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", start: int = 0
 ) -> Tensor:
     """Return values ``start`` to ``start + n`` of a key's uniform noise in [0, 1).
 
@@ -271,24 +176,19 @@ def uniform(
     require((dtype == torch.float32, f"uniform: dtype must be torch.float32 or torch.float64, got {dtype}"))
     first, last = start // 2, -(-(start + n) // 2)
     pairs = _pairs(words(key, last - first, start=first, device=device))
-    return _fractions(pairs[start % 2 :][:n] >> 8, 24, dtype)
+    return _fractions(pairs[..., start % 2 :][..., :n] >> 8, 24, dtype)
 
 
 def _fractions(integers: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
     return (integers & ((1 << bits) - 1)).to(dtype).mul_(0.5**bits)
 
 
-def tensor(key: Key, device: torch.device | str = "cpu") -> Tensor:
-    """Return a key as a tensor, for ``draws``: its two words as int64 with the same bits."""
-    return torch.tensor([signed(key.a), signed(key.b)], dtype=torch.int64, device=device)
-
-
 def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
     """Return ``n`` uniform float32 values for one local step, in operations that can be stacked and captured.
 
-    ``key`` is from ``tensor``, ``step`` is an integer tensor with one element. The step is the second word of the
-    counter, layer and evaluation are the third and the fourth. With all three at 0, the values are those of
-    ``uniform``.
+    ``key`` is from ``tensor``, ``step`` is an integer tensor with one element, or of ``[K]`` steps for ``[K, 2]`` keys.
+    The step is the second word of the counter, layer and evaluation are the third and the fourth. With all three at 0,
+    the values are those of ``uniform``.
     """
     return draw_bits(key, step, n, layer, evaluation).to(torch.float32).mul(0.5**24)
 
@@ -305,67 +205,78 @@ def _has_no_values(tensor: Tensor) -> bool:
 
 
 def _draw_bits(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
+    count = -(-n // 2)
+    if key.device.type == "cpu":
+        drawn = _raw_at(key.numpy().view(np.uint64), step.numpy(), count, layer, evaluation)
+        return torch.from_numpy((drawn.astype("<u8", copy=False).view("<u4")[..., :n] >> 8).view(np.int32))
+    rows = key.shape[:-1]
+    keys, steps = key.reshape(-1, 2), step.reshape(-1).expand(rows.numel())
     if key.is_cuda and _triton_installed():
         from gossamer.core.random import philox_triton
 
-        raw = philox_triton.words_at(key, step, -(-n // 2), layer, evaluation)
-    elif key.device.type == "cpu":
-        return torch.from_numpy((_halves_at(_read(key), int(step), n, layer, evaluation) >> 8).view(np.int32))
+        raw = philox_triton.words_of_rows(keys, steps, 1, 0, count, layer, evaluation)
     else:
         counter = torch.arange(-(-n // 8), dtype=torch.int64, device=key.device) + 1
-        raw = _philox(counter, _read(key), step, layer, evaluation).reshape(-1)
-    return (_pairs(raw)[:n] >> 8) & ((1 << 24) - 1)
+        raw = _philox(counter, keys, steps.unsqueeze(1), layer, evaluation)
+    return ((_pairs(raw)[:, :n] >> 8) & ((1 << 24) - 1)).view(*rows, n)
 
 
 _draw_bits_op = torch.library.custom_op("gossamer::draw_bits", mutates_args=())(_draw_bits)
 
 
-def _halves_at(key: Key, step: int, n: int, layer: int, evaluation: int) -> npt.NDArray[np.uint32]:
-    """Return the first ``n`` 32-bit halves of the words whose counters have these upper words."""
-    bits = _bits_at(key, 0, step, layer, evaluation)
-    return np.asarray(bits.random_raw(-(-n // 2))).astype("<u8", copy=False).view("<u4")[:n]
-
-
-def _read(key: Tensor) -> Key:
-    """Return the key that was passed to ``tensor``."""
-    return Key(*(word % 2**64 for word in key.tolist()))
+def _raw_at(key: Array, step: Array, n: int, layer: int, evaluation: int) -> Array:
+    """Return the first ``n`` words whose counters have these upper words."""
+    if key.ndim == 1:
+        return np.asarray(_bits_at(key, 0, step.item(), layer, evaluation).random_raw(n))
+    keys = key.reshape(-1, 2)
+    counters = np.zeros((len(keys), 4), dtype=np.uint64)
+    counters[:, 1], counters[:, 2], counters[:, 3] = step.reshape(-1), layer, evaluation
+    return _raw_rows(keys, counters, n).reshape(*key.shape[:-1], n)
 
 
 @_draw_bits_op.register_fake
 def _(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
-    return key.new_empty(n, dtype=torch.int32)
+    return key.new_empty((*key.shape[:-1], n), dtype=torch.int32)
 
 
 @_draw_bits_op.register_vmap
 def _(
-    info: object, in_dims: tuple[int | None, ...], key: Tensor, step: Tensor, n: int, layer: int, evaluation: int
+    info: Any, in_dims: tuple[int | None, ...], key: Tensor, step: Tensor, n: int, layer: int, evaluation: int
 ) -> tuple[Tensor, int]:
-    """Compute the bits of stacked clients one after the other."""
-    count = key.shape[in_dims[0]] if in_dims[0] is not None else step.shape[in_dims[1] or 0]
-    keys = key.movedim(in_dims[0], 0) if in_dims[0] is not None else key.expand(count, *key.shape)
-    steps = step.movedim(in_dims[1], 0) if in_dims[1] is not None else step.expand(count, *step.shape)
-    return torch.stack([draw_bits(k, s, n, layer, evaluation) for k, s in zip(keys, steps, strict=True)]), 0
+    """Compute the bits of stacked clients in one call: their keys and steps are rows."""
+    count = info.batch_size
+    keys, steps = (
+        x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip((key, step), in_dims, strict=False)
+    )
+    each = keys.shape[1:-1].numel()  # rows of their own that stacked clients have: 1 but where ``vmap`` is nested
+    steps = steps.reshape(count, -1).expand(count, each).reshape(keys.shape[:-1])
+    return draw_bits(keys, steps, n, layer, evaluation), 0
 
 
 def draws_like(key: Tensor, step: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the ``draws`` of a step for all entries of some tensors, in name order, in their shapes and types."""
+    """Return the ``draws`` of a step for all entries of some tensors, in name order, in their shapes and types.
+
+    Of ``[K, 2]`` keys, they are stacked: each has a row per key.
+    """
     drawn, found, start = draws(key, step, sum(tensor.numel() for tensor in like.values())), {}, 0
     for name in sorted(like):
         shape = like[name].shape
-        found[name] = drawn[start : start + shape.numel()].view(shape).to(like[name].dtype)
+        entries = drawn[..., start : start + shape.numel()]
+        found[name] = entries.reshape(*drawn.shape[:-1], *shape).to(like[name].dtype)
         start += shape.numel()
     return found
 
 
-def permutation(key: Key, n: int) -> npt.NDArray[np.int64]:
+def permutation(key: Key | Keys, n: int) -> npt.NDArray[np.int64]:
     """Return the integers below ``n`` in random order: the stable argsort of n unsigned words."""
-    return np.argsort(_raw(key, n), kind="stable").astype(np.int64, copy=False)
+    return np.argsort(_raw(key, n), axis=-1, kind="stable").astype(np.int64, copy=False)
 
 
-def choice(key: Key, n: int, k: int) -> npt.NDArray[np.int64]:
+def choice(key: Key | Keys, n: int, k: int) -> npt.NDArray[np.int64]:
     """Return ``k`` different integers below ``n``, ascending: the first k of the permutation, sorted."""
     require((0 <= k <= n, f"choice: k must be from 0 to n = {n}, got {k}"))
-    return np.sort(permutation(key, n)[:k])
+    return np.sort(permutation(key, n)[..., :k], axis=-1)
 
 
 def generator(key: Key) -> np.random.Generator:

@@ -2,7 +2,7 @@
 
 On a GPU small operations cost more to launch than to run. A CUDA graph launches whole steps at once: gathering the
 batch, forward, backward and update. The graphs of several clients run concurrently. Clients need not be in step: each
-follows its own batch schedule. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
+follows its own batch schedule. If the view asks for the gradient after training (``View.screens``), a graph
 of its own computes it right after the last step of each client.
 """
 
@@ -18,13 +18,12 @@ import torch
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.types import Params, State
+from gossamer.core.types import Layout, Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.channels_last import channels_last_options
 from gossamer.engines.executors.compiled import check, compile_on_gpu, reset_compiler
 from gossamer.engines.executors.slots import LENGTHS, ClientSlot, Part, Stepping, brought, stepping
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, TrainedAloneWarning, kind
-from gossamer.engines.executors.steps import pure_step
 
 T = TypeVar("T")
 
@@ -50,13 +49,10 @@ class Captured(InChunks):
         if client.objective.device.type != "cuda":
             raise ConfigError("executor captured needs a GPU: use --device cuda, or another executor")
         super().__init__(client, size)
-        # In eager mode GroupNorm's backward pass is one kernel; in a pure step it takes twenty.
-        self.plain = self.compiled = stepping(client, torch.enable_grad()(client.step))
-        if self.compiles:
+        self.compiling = self.compiles
+        if self.compiling:
             reset_compiler()
-            pure = stepping(client, pure_step(client))
-            backend = partial(compile_on_gpu, options=channels_last_options())
-            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False, backend=backend)
+        self.steppings = dict[Layout, tuple[Stepping, Stepping]]()
         self.full: int | None = None
         self.room = 0
         self.slots: dict[Any, list[ClientSlot]] = {}
@@ -71,12 +67,13 @@ class Captured(InChunks):
         try:
             self._fill(client_task, client_tasks)
         except (ConfigError, TrainedAloneWarning) as error:
-            if self.compiled is self.plain:
+            if not self.compiling:
                 raise
             text = "the compiled step fails, so steps are captured without compilation: "
             warnings.warn(text + str(error).rpartition("one by one: ")[2], NotCompiledWarning, stacklevel=2)
-            self.compiled = self.plain
+            self.compiling = False
             self.slots.clear()
+            self.steppings.clear()
             self._fill(client_task, client_tasks)
 
     def _fill(self, client_task: ClientTask, client_tasks: int) -> None:
@@ -106,7 +103,7 @@ class Captured(InChunks):
         slot = self._slot(self.slots.setdefault(shapes, []), taken[shapes], pair, batches)
         taken[shapes] += 1
         parts = slot.parts(batches)
-        slot.capture(batches, parts, self.plain, self.compiled, self.full)
+        slot.capture(batches, parts, self.full)
         feed = self.client.screen_feed(pair[1]) if self._screens else None
         if feed is not None:
             slot.capture_screen(feed, self.full)
@@ -115,16 +112,29 @@ class Captured(InChunks):
     @property
     def _screens(self) -> bool:
         """Whether gradients are computed with the steps; samples that are read when needed are left to the client."""
-        view = self.client.exchange.view_memory
-        return view is not None and view.screens and not self.client.objective.samples.lazy
+        return self.client.exchange.view.screens and not self.client.objective.samples.lazy
 
     def _slot(self, alike: list[ClientSlot], number: int, pair: Pair, batches: BatchSchedule) -> ClientSlot:
         """Return a slot of the given shapes that holds the batch schedule; create it if necessary."""
+        steps = self._steppings(pair[1])
         if number == len(alike):
-            alike.append(ClientSlot(self.client, pair, batches, self.room))
+            alike.append(ClientSlot(self.client, pair, batches, self.room, *steps))
         elif not alike[number].holds(batches):
-            alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes))
+            alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes), *steps)
         return alike[number]
+
+    def _steppings(self, job: Job) -> tuple[Stepping, Stepping]:
+        """Return the step of clients with tensors like this one's, and the one on full batches, which is compiled."""
+        layout = job.layout.full
+        if layout not in self.steppings:
+            # In eager mode GroupNorm's backward pass is one kernel; in a pure step it takes twenty.
+            plain = compiled = stepping(self.client, torch.enable_grad()(self.client.local_step(job).eager))
+            if self.compiling:
+                pure = stepping(self.client, self.client.local_step(job).pure)
+                backend = partial(compile_on_gpu, options=channels_last_options())
+                compiled = torch.compile(pure, fullgraph=True, dynamic=False, backend=backend)
+            self.steppings[layout] = plain, compiled
+        return self.steppings[layout]
 
 
 class CapturedPlain(Captured):
@@ -162,9 +172,9 @@ class Seat(NamedTuple):
     parts: list[Part]
     feed: State | None
 
-    def run(self, part: Part, plain: Stepping) -> None:
+    def run(self, part: Part) -> None:
         """Launch the steps of a part, the next of the client."""
-        self.slot.run(self.batches, part, plain)
+        self.slot.run(self.batches, part)
 
 
 class CapturedGroup(ClientGroup):
@@ -204,7 +214,7 @@ class CapturedGroup(ClientGroup):
         for index, part in rest:
             seats[index].batches.announce(part.numbers)
         for index, part in rest:
-            seats[index].run(part, self.executor.plain)
+            seats[index].run(part)
 
     def _schedules(self) -> Iterable[BatchSchedule]:
         """Return the batches of each client, when it is their turn; first batches that are read are announced first."""
@@ -224,7 +234,7 @@ class CapturedGroup(ClientGroup):
         if after is not None:
             slot.stream.wait_stream(after.slot.stream)
         for part in seat.parts[:1]:
-            seat.run(part, self.executor.plain)
+            seat.run(part)
         self.seats.append(seat)
 
     def results(self) -> Iterator[Trained]:

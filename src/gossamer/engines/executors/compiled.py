@@ -7,6 +7,7 @@ clients. Only the step on a full batch is compiled; the smaller last batch of an
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -16,13 +17,14 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.types import Params, State
+from gossamer.core.types import Layout, State
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, at_batch, mean
 from gossamer.engines.executors.base import OneByOne
 from gossamer.engines.executors.program import Program, kind
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, refuse_eager
 from gossamer.engines.executors.steps import in_place, tensors
+from gossamer.engines.local_step import LocalStep
 from gossamer.tasks.random_layers.rules import RULES
 
 PROGRAMS = 64
@@ -46,12 +48,19 @@ class CompiledClient(Client):
         super().__init__(client.method, client.objective, client.exchange, client.adversary)
         refuse_eager(client)
         self.size: int | None = None
-        stepped = in_place(torch.enable_grad()(self.step), self.objective)
+        self.programs = dict[Layout, Program]()
 
-        def take(nest: State) -> Tensor:
-            return stepped(nest["start"], nest["carry"], nest["context"], nest["feed"], nest["hyperparams"])
+    def program(self, job: Job) -> Program:
+        """Return the program for clients with tensors like this one's."""
+        layout = job.layout.full
+        if layout not in self.programs:
+            stepped = in_place(torch.enable_grad()(self.local_step(job).eager), self.objective)
 
-        self.program = Program(take)
+            def take(nest: State) -> Tensor:
+                return stepped(nest["start"], nest["carry"], nest["context"], nest["feed"], nest["hyperparams"])
+
+            self.programs[layout] = Program(take)
+        return self.programs[layout]
 
     def prepare(self, client_task: ClientTask) -> None:
         """Compile for the batch size of this task's first batch."""
@@ -64,13 +73,13 @@ class CompiledClient(Client):
         job, batches = self.read_download(client_task), self.batches(client_task._replace(limit=1))
         nest, feed = self._nest(job, len(batches)), batches.feed(0)
         self.objective.train_mode(alone=batches.sizes[0] == 1)
-        return self.program.is_kept(self._kind(kind(nest), feed), {**nest, "feed": feed})
+        return self.program(job).is_kept(self._kind(kind(nest), feed), {**nest, "feed": feed})
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps, with the program for full batches."""
         objective, batches, losses = self.objective, self.batches(client_task), []
-        nest = self._nest(job, len(batches))
-        program = self.program.on(nest)
+        nest, local = self._nest(job, len(batches)), self.local_step(job)
+        program = self.program(job).on(nest)
         with torch.no_grad():
             shapes = kind(nest)
             for size, feed in zip(batches.sizes, batches, strict=True):
@@ -78,7 +87,7 @@ class CompiledClient(Client):
                     objective.train_mode(alone=size == 1)
                     losses.append(program(self._kind(shapes, feed), feed))
                 else:
-                    losses.append(self._odd_step(nest, feed))
+                    losses.append(self._odd_step(local, nest, feed))
         return self.finish(client_task, job, batches, nest["carry"], mean(losses))
 
     def _kind(self, shapes: Any, feed: State) -> Any:
@@ -89,27 +98,18 @@ class CompiledClient(Client):
         """Return all tensors of a task but its batches."""
         start, carry, context = self.begin(job, steps)
         hyperparams = tensors(self.exchange.solver.hyperparams(job.clock), self.objective)
-        params = _apart(carry["params"], start)
+        params = carry["params"]  # the program overwrites them, and not the start
+        if params.untyped_storage().data_ptr() == start.untyped_storage().data_ptr():
+            params = params.clone()
         rest = tree.clone({name: value for name, value in carry.items() if name != "params"})
         return {"start": start, "carry": {"params": params, **rest}, "context": context, "hyperparams": hyperparams}
 
-    def _odd_step(self, nest: State, feed: State) -> Tensor:
+    def _odd_step(self, local: LocalStep, nest: State, feed: State) -> Tensor:
         context, (x, y) = at_batch(nest["context"], feed), self.objective.open(feed)
         with torch.enable_grad():
-            new, loss = self.step(nest["start"], nest["carry"], context, x, y, nest["hyperparams"])
+            new, loss = local.eager(nest["start"], nest["carry"], context, x, y, nest["hyperparams"])
         tree.put(nest["carry"], ..., new)
         return loss
-
-
-def _apart(params: Params, start: Params) -> Params:
-    """Return parameters that may be overwritten: those that share memory with the start or each other are copied."""
-    taken = {tensor.untyped_storage().data_ptr() for tensor in start.values()}
-    found = Params()
-    for name, tensor in params.items():
-        memory = tensor.untyped_storage().data_ptr()
-        found[name] = tensor.clone() if memory in taken or not tensor.is_contiguous() else tensor
-        taken.add(memory)
-    return found
 
 
 class WithProgram:
@@ -148,7 +148,7 @@ class CompiledStacked(Stacked):
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         super().__init__(client, size)
         reset_compiler()
-        self.step = torch.compile(self.step, fullgraph=True, dynamic=False, backend=compile_on_gpu)
+        self.made = partial(torch.compile, fullgraph=True, dynamic=False, backend=compile_on_gpu)
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile for chunks of tasks like this one."""

@@ -20,7 +20,7 @@ from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import draw_bits
 from gossamer.core.types import State
-from gossamer.tasks.modes import LightMode
+from gossamer.tasks.operations import LightMode
 
 Path = tuple[str, ...]
 """Names along the way to a tensor of a nest."""

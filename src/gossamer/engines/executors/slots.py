@@ -70,10 +70,15 @@ class ClientSlot:
         pair: a client with the tensors of this slot
         batches: the batch schedule of that client
         room: the number of sample indices to have memory for
+        plain: a step of such clients
+        compiled: the step on full batches
     """
 
-    def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int) -> None:
-        self.client = client
+    def __init__(
+        self, client: Client, pair: Pair, batches: BatchSchedule, room: int, plain: Stepping, compiled: Stepping
+    ) -> None:
+        self.client, self.plain, self.compiled = client, plain, compiled
+        self.layout = pair[1].layout.full
         self.tensors = tree.clone(brought(client, pair, batches))
         for name in PER_SAMPLE & self.tensors.keys():
             given = self.tensors[name]
@@ -101,9 +106,7 @@ class ClientSlot:
             else:
                 tree.put(self.tensors[name], ..., value)
 
-    def capture(
-        self, batches: BatchSchedule, parts: "Sequence[Part]", plain: Stepping, compiled: Stepping, full: int | None
-    ) -> None:
+    def capture(self, batches: BatchSchedule, parts: "Sequence[Part]", full: int | None) -> None:
         """Capture the graphs for the parts of a batch schedule; only the step on full batches is compiled.
 
         Another batch size gets a graph when it has occurred often enough. Until then its steps run in eager mode.
@@ -111,7 +114,7 @@ class ClientSlot:
         for size, steps in Counter(batches.sizes).items():
             before = self.seen[size] + (steps if size == full else 0)
             if before >= WORTH_CAPTURING and len(self.graphs) < MAX_GRAPHS:
-                step = compiled if size == full else plain
+                step = self.compiled if size == full else self.plain
                 for length in {part.steps for part in parts if part.size == size}:
                     self._capture_steps(batches, size, length, step, benchmark=size == full)
             self.seen[size] += steps
@@ -145,10 +148,9 @@ class ClientSlot:
     def _gradient(self, feed: State) -> Params:
         """Return the gradient at the slot's trained tensors."""
         start, params = self.tensors["start"], self.tensors["carry"]["params"]
-        names = self.client.objective.outline()
-        weights = {name: start[name] + (params[name] - start[name]) for name in names}  # rounded as sent
+        weights = start + (params - start)  # rounded as sent
         with torch.enable_grad():
-            return self.client.screen(weights, feed, self.tensors["context"].get("labels"))
+            return self.client.screen(self.layout.unflatten(weights), feed, self.tensors["context"].get("labels"))
 
     def screen(self, feed: State) -> Params:
         """Compute the gradient after training, on the slot's stream; the result is valid until the next step."""
@@ -188,7 +190,7 @@ class ClientSlot:
         torch.cuda.current_stream().wait_stream(self.stream)
         return graph, made
 
-    def run(self, batches: BatchSchedule, part: "Part", plain: Stepping) -> None:
+    def run(self, batches: BatchSchedule, part: "Part") -> None:
         """Run the steps of a part, the next of its client."""
         with torch.cuda.stream(self.stream):
             self.place(batches, part.first)
@@ -197,7 +199,7 @@ class ClientSlot:
                 return
             self.client.objective.train_mode(alone=part.size == 1)
             for _ in range(part.steps):
-                plain(self.tensors, part.size)
+                self.plain(self.tensors, part.size)
 
 
 @contextmanager

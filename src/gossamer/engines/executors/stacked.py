@@ -10,7 +10,7 @@ not change the model that they share, so it is not stacked (``SingleSteps``).
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -20,14 +20,14 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, Mistake, Setting
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.solver import PerSampleSolver
-from gossamer.core.types import Params, State
+from gossamer.core.types import Layout, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, at_batch, reason
 from gossamer.engines.executors.base import AlwaysReady
-from gossamer.engines.executors.steps import Step, pure_step, tensors
+from gossamer.engines.executors.steps import Step, tensors
+from gossamer.engines.local_step import LocalStep
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.samples import Batch
-from gossamer.tasks.modes import stackable_attention
+from gossamer.tasks.operations import stackable_attention
 
 CHUNK = 16
 """Maximum number of stacked clients: more are not faster, but need more memory."""
@@ -167,25 +167,32 @@ class Stacked(InChunks):
 
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         super().__init__(client, size)
-        self.one = pure_step(client)
-        self.step: Step = torch.vmap(self.one, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
+        self.made: Callable[[Step], Step] | None = None
+        self.steps = dict[Layout, Step]()
 
     def group(self, bucket: Sequence[Pair]) -> ClientGroup:
         """Stack the clients of a bucket."""
         batches = [self.client.batches(client_task) for client_task, _ in bucket]
+        local = self.client.local_step(bucket[0][1])
         if all(len(own) == 1 for own in batches):
-            return SingleSteps(self.client, self.one, bucket, batches)
-        return Chunk(self.client, self.step, bucket, batches)
+            return SingleSteps(self.client, local, bucket, batches)
+        if local.layout not in self.steps:
+            together: Step = torch.vmap(local.pure, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
+            self.steps[local.layout] = self.made(together) if self.made else together
+        return Chunk(self.client, local, self.steps[local.layout], bucket, batches)
 
 
 class Chunk(ClientGroup):
     """Clients that step together, each at its own position in its batch schedule."""
 
-    def __init__(self, client: Client, step: Step, bucket: Sequence[Pair], batches: Sequence[BatchSchedule]) -> None:
-        self.client, self.step, self.bucket, self.batches_per_client = client, step, bucket, batches
+    def __init__(
+        self, client: Client, local: LocalStep, step: Step, bucket: Sequence[Pair], batches: Sequence[BatchSchedule]
+    ) -> None:
+        self.client, self.local, self.step, self.bucket, self.batches_per_client = client, local, step, bucket, batches
         solver, objective, jobs = client.exchange.solver, client.objective, [job for _, job in bucket]
         begun = [client.begin(job, len(own)) for job, own in zip(jobs, batches, strict=True)]
-        self.start, self.carry, self.context = (tree.stack(column) for column in zip(*begun, strict=True))
+        starts, carries, contexts = zip(*begun, strict=True)
+        self.start, self.carry, self.context = torch.stack(starts), tree.stack(carries), tree.stack(contexts)  # [K, n]
         self.hyperparams = tensors(solver.hyperparams(jobs[0].clock), objective)
         self.losses = torch.zeros(len(jobs), dtype=objective.layout.dtype, device=objective.device)
         self.at = [0] * len(jobs)
@@ -217,7 +224,7 @@ class Chunk(ClientGroup):
             self.losses += losses
         else:
             rows = torch.tensor(clients, device=self.losses.device)
-            start, carry, context = (tree.take(nest, rows) for nest in (self.start, self.carry, self.context))
+            start, carry, context = self.start[rows], tree.take(self.carry, rows), tree.take(self.context, rows)
             context, (x, y) = at_batch(context, stacked_marks(feeds)), stacked_batch(self.client, feeds)
             new, losses = self.step(start, carry, context, x, y, self.hyperparams)
             tree.put(self.carry, rows, new)
@@ -225,8 +232,8 @@ class Chunk(ClientGroup):
 
     def alone(self, c: int, feed: State) -> None:
         """Run one client's step without stacking, which is cheaper for a single client."""
-        start, carry, context = (tree.take(nest, c) for nest in (self.start, self.carry, self.context))
-        new, loss = step_alone(self.client, start, carry, context, feed, self.hyperparams)
+        start, carry, context = self.start[c], tree.take(self.carry, c), tree.take(self.context, c)
+        new, loss = step_alone(self.client, self.local, start, carry, context, feed, self.hyperparams)
         tree.put(self.carry, c, new)
         self.losses[c] += loss
 
@@ -248,8 +255,10 @@ class SingleSteps(ClientGroup):
     With one model, the forward pass of all clients is that of one large batch.
     """
 
-    def __init__(self, client: Client, step: Step, bucket: Sequence[Pair], batches: Sequence[BatchSchedule]) -> None:
-        self.client, self.step, self.bucket, self.batches = client, step, bucket, batches
+    def __init__(
+        self, client: Client, local: LocalStep, bucket: Sequence[Pair], batches: Sequence[BatchSchedule]
+    ) -> None:
+        self.client, self.local, self.bucket, self.batches = client, local, bucket, batches
         self.begun = [client.begin(job, 1) for _, job in bucket]
         self.hyperparams = tensors(client.exchange.solver.hyperparams(bucket[0][1].clock), client.objective)
         self.done: dict[int, tuple[State, Tensor]] = {}
@@ -262,18 +271,21 @@ class SingleSteps(ClientGroup):
             self.client.objective.train_mode(alone=size == 1)
             feeds = [self.batches[c].feed(0) for c in clients]
             if len(clients) == 1:
-                self.done[clients[0]] = step_alone(self.client, *self.begun[clients[0]], feeds[0], self.hyperparams)
+                begun = self.begun[clients[0]]
+                self.done[clients[0]] = step_alone(self.client, self.local, *begun, feeds[0], self.hyperparams)
                 continue
             with stackable_attention(self.client.objective.device):
                 self.together(clients, feeds)
 
     def together(self, clients: Sequence[int], feeds: Sequence[State]) -> None:
         """Run one stacked step."""
-        columns = zip(*(self.begun[c] for c in clients), strict=True)
-        (start, carry, context), dims = zip(*map(stack_apart, columns), strict=True)
-        marks = stacked_marks(feeds)
-        step = torch.vmap(self.step, (*dims[:2], {**dims[2], **dict.fromkeys(marks, 0)}, 0, 0, None), 0, "error")
-        new, losses = step(start, carry, at_batch(context, marks), *stacked_batch(self.client, feeds), self.hyperparams)
+        names = ("start", "carry", "context")
+        given, dims = stack_apart([dict(zip(names, self.begun[c], strict=True)) for c in clients])
+        marks, apart = stacked_marks(feeds), [dims[name] for name in names]
+        apart[2] = {**apart[2], **dict.fromkeys(marks, 0)}
+        step = torch.vmap(self.local.pure, (*apart, 0, 0, None), 0, "error")
+        batch, context = stacked_batch(self.client, feeds), at_batch(given["context"], marks)
+        new, losses = step(given["start"], given["carry"], context, *batch, self.hyperparams)
         self.done |= {c: (tree.take(new, row), losses[row]) for row, c in enumerate(clients)}
 
     def results(self) -> Iterator[Trained]:
@@ -284,11 +296,17 @@ class SingleSteps(ClientGroup):
 
 
 def step_alone(
-    client: Client, start: Params, carry: State, context: State, feed: State, hyperparams: dict[str, Tensor]
+    client: Client,
+    local: LocalStep,
+    start: Tensor,
+    carry: State,
+    context: State,
+    feed: State,
+    hyperparams: dict[str, Tensor],
 ) -> tuple[State, Tensor]:
     """Run one client's step without stacking, which is cheaper for a single client."""
     with torch.enable_grad():
-        return client.step(start, carry, at_batch(context, feed), *client.objective.open(feed), hyperparams)
+        return local.eager(start, carry, at_batch(context, feed), *client.objective.open(feed), hyperparams)
 
 
 def stack_apart(nests: Sequence[State]) -> tuple[State, dict[str, Any]]:
@@ -298,16 +316,17 @@ def stack_apart(nests: Sequence[State]) -> tuple[State, dict[str, Any]]:
         column = [nest[name] for nest in nests]
         if isinstance(value, Mapping):
             stacked[name], dims[name] = stack_apart(column)
-        elif all(other is value or _same_number(other, value) for other in column):
+        elif all(_same(other, value) for other in column):
             stacked[name], dims[name] = value, None
         else:
             stacked[name], dims[name] = torch.stack(column), 0
     return stacked, dims
 
 
-def _same_number(one: Tensor, other: Tensor) -> bool:
-    """Return whether two keys or counters are equal; larger tensors are not compared."""
-    return one.numel() <= 2 and not one.is_floating_point() and torch.equal(one, other)
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are one, or equal keys or counters; the values of larger tensors are not compared."""
+    number = one.numel() <= 2 and not one.is_floating_point()
+    return one.is_set_to(other) or (number and torch.equal(one, other))
 
 
 def stacked_batch(client: Client, feeds: Sequence[State]) -> Batch:
@@ -355,9 +374,9 @@ def refuse_eager(client: Client) -> None:
     if client.objective.checkpointing:
         text = "saves no memory where steps are stacked, compiled or captured: use one-by-one or side-by-side"
         raise ConfigError(Mistake(text, Setting("", "checkpointing")))
-    if isinstance(solver, PerSampleSolver) and solver.eager:
+    if solver.eager:
         raise ConfigError(
-            f"{type(solver).__name__.removeprefix('Bound')} draws noise in every step from the operating system's "
+            f"{type(solver).__name__} draws noise in every step from the operating system's "
             "generator: it cannot be stacked, compiled or captured; use one-by-one or side-by-side"
         )
     if other := client.objective.random.other:

@@ -40,11 +40,11 @@ from gossamer.engines.warm_start import Init
 from gossamer.runs.records import check_about, read_about, refuse_busy
 from gossamer.runs.report.summary import method_name
 from gossamer.runs.report.tables import method as short_name
+from gossamer.tasks.batch_norms import OfTraining
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.data.samples import AnySamples
 from gossamer.tasks.precision import FLOAT32, on_cpu
-from gossamer.tasks.static_norms import OfTraining
 from gossamer.tasks.task import Task
 
 TENSORS, SPARSE_TENSORS = "model.safetensors", "model.sparse.safetensors"
@@ -225,7 +225,7 @@ def _zeros(task: Task) -> Nest:
     return nests.apply(lambda tensor: tensor.new_zeros(2, *tensor.shape[1:]), some)
 
 
-def _samples(task: Task) -> Samples:
+def _samples(task: Task) -> AnySamples:
     return task.data.test if len(task.data.test) else task.data.train
 
 
@@ -307,6 +307,6 @@ def _scores(run: Simulation, network: Network, client: int | None, size: int) ->
 
 
 @torch.no_grad()
-def _answers(network: Network, samples: Samples, size: int) -> Tensor:
+def _answers(network: Network, samples: AnySamples, size: int) -> Tensor:
     """Return the network's outputs for samples."""
     return torch.cat([nests.forward(network, x) for x in samples.inputs_in_order(size)])

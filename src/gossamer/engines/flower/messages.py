@@ -240,8 +240,8 @@ def checked(stage: Stage, message: Message, samples: int, parameters: int) -> Ch
     delivery = Delivery(*(word(message, name, int) for name in Delivery._fields))
     if min(delivery) < 0 or sum(delivery) > stage.number:
         raise PayloadError(f"refused: the reply reports {sum(delivery)} lost messages in {stage.number} rounds")
-    codec = None if stage.exchange.hides else stage.exchange.measured_codec
-    figures = {name: word(message, f"{FIGURE}{name}", float) for name in codec.figure_names} if codec else {}
+    names = () if stage.exchange.hides else stage.exchange.codec.figure_names
+    figures = {name: word(message, f"{FIGURE}{name}", float) for name in names}
     if not all(map(math.isfinite, figures.values())):
         raise PayloadError(f"refused: the reply reports metrics that are not finite: {listed(figures)}")
     loss = word(message, "loss", float)

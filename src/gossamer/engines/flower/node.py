@@ -21,7 +21,6 @@ from gossamer.core import secure, wire
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.jobs import SILENT, Outgoing, round_key
 from gossamer.core.method import Method
-from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, KeyRing, Purpose
 from gossamer.core.secure_exchange import SCRATCH, SUM, digest_of, without_scratch
 from gossamer.core.types import Clock, Flops, Params, State
@@ -92,7 +91,7 @@ class Node:
 
     def _said(self, error: Exception, message: Message) -> str:
         """Return what the server hears about an error: nothing about samples, if the updates of nodes are hidden."""
-        exchange, private = self.method.training, isinstance(self.method.codec, PrivatePart)
+        exchange, private = self.method.training, self.method.codec.private
         about_protocol = isinstance(error, PayloadError | ConfigError | OutOfStepError)
         if about_protocol or not (exchange.secure is not None or private):
             return reason(error)
@@ -128,7 +127,7 @@ class Node:
         """Train and return the upload."""
         result = member.train(message)
         training = member.bound.training
-        if training.hides or isinstance(training.solver, PrivatePart):  # a loss has no noise
+        if training.hides or training.solver.uses == "samples":  # a loss has no noise
             result = result._replace(loss=math.nan)
         if training.hides:  # nor have metrics of the codec, and operations, which follow from the number of samples
             result = result._replace(flops=Flops(0, 0), sent=result.sent._replace(figures={}))

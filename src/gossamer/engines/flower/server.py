@@ -32,7 +32,6 @@ from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_purpose
 from gossamer.core.method import Method
 from gossamer.core.random import Key, Purpose, secret_key
-from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import State
 from gossamer.core.untrusted import shown
 from gossamer.core.wire import Body
@@ -368,7 +367,7 @@ class FlowerRun(FederatedRun):
         """
         yield from (("model",), ("form",), ("settle",))
         for exchange in (*self.method.exchanges, *([self.method.probe] if self.method.probe else ())):
-            yield from exchange.solver.purposes() if isinstance(exchange.solver, ForwardSolver) else ()
+            yield from exchange.solver.purposes()
             yield from exchange.view.purposes(client) if client is not None else ()
 
     def words(

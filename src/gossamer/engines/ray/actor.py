@@ -42,7 +42,7 @@ from gossamer.engines.executors.stacked import Stacked
 from gossamer.engines.ray.nodes import ShortOfMemoryError, import_from
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.data.samples import AnySamples, Samples
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import Task
@@ -56,7 +56,7 @@ class Arrays(NamedTuple):
     y: np.ndarray
 
     @classmethod
-    def of(cls, samples: Samples) -> "Arrays":
+    def of(cls, samples: AnySamples) -> "Arrays":
         """Return the arrays of samples; those on a CPU are not copied."""
         leaves = {path: tensor.cpu().numpy() for path, tensor in nests.leaves(samples.x).items()}
         form = nests.apply(lambda tensor: torch.empty(0), samples.x)  # a view would be pickled with all samples

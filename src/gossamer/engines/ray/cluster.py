@@ -17,7 +17,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gossamer import __version__
 from gossamer.core.errors import RunError
-from gossamer.core.solver import ForwardSolver
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome
 from gossamer.engines.executors.auto import Choice
@@ -128,7 +127,7 @@ class Cluster:
         largest = int(objective.task.split.sizes().max())
         batch = max(map(len, solver.plan(largest, objective.key)), default=1)
         few = max(1, min(batch, FEW))
-        if isinstance(solver, ForwardSolver):
+        if solver.uses == "losses":
             found = forward_memory(objective, objective.initial(), solver, few)
         else:
             gradients = gradient_count(solver, batch)

@@ -14,7 +14,7 @@ product is then linear in what is trained, so the mean of the clients' matrices 
 it is not if A and B are averaged separately. All machines draw the same A.
 
 With ``merges=True``, the weights W are exchanged buffers instead of frozen parameters, so that a server can add
-products to them (``gossamer.parts.servers.stacking``).
+products to them (``gossamer.parts.servers.low_rank``).
 
 ``Peft(8)`` is LoRA as the package PEFT (https://github.com/huggingface/peft, an extra: ``gossamer[peft]``) implements
 it; it computes the same as ``LoRA(8)``. ``Peft.of(config)`` takes any configuration of PEFT whose adapter can be merged
@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from gossamer.core.adapter import Adapter
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.extras import need
-from gossamer.parts.codecs.names import fits
+from gossamer.core.types import fits
 
 A, B = "lora_A", "lora_B"
 """The names of the two tensors of an adapted layer."""

@@ -36,10 +36,9 @@ from gossamer.core.errors import Mistake, Setting, require, wrong
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.random import key as make_key
 from gossamer.core.types import Clock, Flops
-from gossamer.fleet.device import Device
+from gossamer.fleet.device import Device, Terminal, connect
 from gossamer.fleet.fleet import PHONES, Fleet
 from gossamer.fleet.radio import FADINGS, Fading
-from gossamer.fleet.terminal import Terminal, connect
 
 PLAUSIBLE = "sample:phones"
 """The fleet of a run without a fleet: plausible phones, as ``Fleet.sample`` draws them."""

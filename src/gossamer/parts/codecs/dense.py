@@ -6,9 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Replayable
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import PayloadError, require, wrong
-from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs.scale import largest
@@ -17,7 +16,7 @@ HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Dense(Replayable):
+class Dense(Codec):
     """Sends all entries, rounded to the nearest value of a floating-point type.
 
     Args:
@@ -36,13 +35,13 @@ class Dense(Replayable):
         """Whether values are sent without rounding."""
         return self.dtype == "model"
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the vector, rounded if ``dtype`` is not "model"."""
         finite(x, "change")
         if self.dtype == "model":
             return {"values": x}
         half = HALVES[self.dtype]
-        found, most = largest(x).item(), torch.finfo(half).max
+        found, most = largest(x).max().item(), torch.finfo(half).max
         if found > most:
             advice = "use Dense(), or clip the update" if most > 1e38 else "use Dense('bfloat16') or Dense()"
             raise PayloadError(
@@ -51,14 +50,19 @@ class Dense(Replayable):
         # Via float32: some devices round a float64 directly, others in two steps.
         return {"values": x.to(torch.float32).to(half)}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the values in the model's type."""
-        dtype = HALVES.get(self.dtype, layout.dtype)
-        return finite(expect(payload, "values", dtype, layout.size), "values").to(layout.dtype)
+        dtype = HALVES.get(self.dtype, ctx.layout.dtype)
+        return finite(expect(payload, "values", dtype, ctx.layout.size), "values").to(ctx.layout.dtype)
 
-    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
+    def fold(self, acc: Tensor, payload: Payload, ctx: Coding, weight: float) -> None:
         """Add ``weight`` times the values to ``acc``, without a temporary product."""
-        acc.add_(self.decode(payload, layout, key).to(acc.dtype), alpha=weight)
+        acc.add_(self.decode(payload, ctx).to(acc.dtype), alpha=weight)
+
+    @property
+    def folds_decoded(self) -> bool:
+        """False: the product is not rounded before it is added."""
+        return False
 
     def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
         """Return nothing: the new values are shorter than the updates of several clients."""

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import codes, expect_codes
-from gossamer.core.codec import IntegerSums, MeasuredCodec, Replayable
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.errors import PayloadError, require, wrong
-from gossamer.core.random import Key, fold, uniform
-from gossamer.core.types import Layout, Payload
+from gossamer.core.random import fold, uniform
+from gossamer.core.secure import SumSegment
+from gossamer.core.types import Layout, Payload, fits
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.names import fits
-from gossamer.parts.codecs.retain import STATISTICS
+from gossamer.parts.codecs.wrappers import STATISTICS
 
 VARIANCES = "*running_var"
 """The names of tensors whose entries must not become negative."""
@@ -41,7 +41,7 @@ MANY = 0.01
 
 
 @dataclass(frozen=True)
-class FixedPoint(IntegerSums, MeasuredCodec, Replayable):
+class FixedPoint(Codec):
     """Sends each entry as a whole number of a few bits, clipped to a fixed limit.
 
     Args:
@@ -67,40 +67,40 @@ class FixedPoint(IntegerSums, MeasuredCodec, Replayable):
         """The largest level."""
         return (1 << self.bits - 1) - 1
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the levels plus ``top``, low bits first."""
-        limits = self._limits(layout, x.device)
+        limits = self._limits(ctx.layout, x.device)
         exact = torch.maximum(torch.minimum(finite(x, "change"), limits), -limits) / limits * self.top
         low = exact.floor()
         # The fraction is compared with noise: the sum of a level and noise would be rounded itself.
-        noise = uniform(fold(key, "fixed-point"), layout.size, dtype=layout.dtype, device=x.device)
+        noise = uniform(fold(ctx.key, "fixed-point"), ctx.layout.size, dtype=ctx.layout.dtype, device=x.device)
         levels = (low + (noise < exact - low)).to(torch.int64)
-        for (name, own), level in zip(layout.cut(exact), levels.split(layout.counts), strict=True):
+        for (name, own), level in zip(ctx.layout.cut(exact), levels.split(ctx.layout.counts, -1), strict=True):
             if fits(name, VARIANCES):
                 level.copy_(own.ceil())
         return self._packed(levels + self.top)
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return level divided by ``top``, times limit."""
-        return self.from_sum(self.to_sum(payload, layout, key), layout, key)
+        return self.from_sum(self.to_sum(payload, ctx), ctx)
 
-    def sum_limit(self, layout: Layout) -> int:
-        """Return twice the largest level."""
-        return 2 * self.top
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return twice the largest level as the limit."""
+        return (SumSegment(layout.size, 2 * self.top),)
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the levels plus ``top``."""
-        found = expect_codes(payload, "low", min(self.bits, 8), layout.size).to(torch.int32)
+        found = expect_codes(payload, "low", min(self.bits, 8), ctx.layout.size).to(torch.int32)
         if self.bits > 8:
-            found = found + (expect_codes(payload, "high", self.bits - 8, layout.size).to(torch.int32) << 8)
+            found = found + (expect_codes(payload, "high", self.bits - 8, ctx.layout.size).to(torch.int32) << 8)
         if bool((found > 2 * self.top).any()):
             raise PayloadError(f"a level is above {self.top}")
-        return found.to(layout.dtype)
+        return found.to(ctx.layout.dtype)
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the mean level divided by ``top``, times limit."""
         # A tensor as divisor: a GPU rounds a division by a Python number differently.
-        return (mean - self.top) / mean.new_tensor(self.top) * self._limits(layout, mean.device)
+        return (mean - self.top) / mean.new_tensor(self.top) * self._limits(ctx.layout, mean.device)
 
     def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
         """Return nothing: the new values are shorter than the updates of several clients."""
@@ -125,10 +125,10 @@ class FixedPoint(IntegerSums, MeasuredCodec, Replayable):
         """What clipping touches."""
         return ("beyond_limit",)
 
-    def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
+    def figures(self, x: Tensor, ctx: Coding) -> dict[str, float]:
         """Return the share of the entries that are clipped."""
-        beyond = torch.count_nonzero(x.abs() > self._limits(layout, x.device))
-        return {"beyond_limit": int(beyond) / max(1, layout.size)}
+        beyond = torch.count_nonzero(x.abs() > self._limits(ctx.layout, x.device))
+        return {"beyond_limit": int(beyond) / max(1, ctx.layout.size)}
 
     def warning(self, figures: Mapping[str, float]) -> str | None:
         """Warn if many entries are clipped."""

@@ -20,13 +20,25 @@ moves the model as far as without masks, whatever the magnitude. A larger ``spre
 sparser, and a smaller one makes the masked noise less random. With signed masks over Bernoulli noise and a small
 ``spread``, it is the sign of each entry, times one number per block.
 
-The units of a layer change at different rates, so the entries of a whole tensor have heavy tails, and those of a row
-or a short block nearly none. With one magnitude per tensor, the small entries would get the noise of the large ones.
+The units of a layer change at different rates, so the entries of a whole tensor have heavy tails, and those of a row or
+a short block nearly none. With one magnitude per tensor, the small entries would get the noise of the large ones.
+
+**Clipping** takes from the length of an update: which entries it touches, and how much of their length is lost, is
+measured for the record.
+
+For an entry u and noise n, clipping touches the entry if |u| > |n|. Of the update's length along itself, ``sum(u^2)``,
+it leaves ``sum(|u| min(|u|, |n|))``. With v = |u| / alpha, the expectations over the noise are:
+
+    noise        P(|n| < |u|)     E[min(|u|, |n|)] / alpha
+    uniform      min(v, 1)        v - v^2 / 2, and 1/2 for v > 1
+    bernoulli    1 for v > 1      min(v, 1)
+    gauss        erf(v / r2)      v erfc(v / r2) + (1 - exp(-v^2 / 2)) r2 / rpi, with r2 and rpi the roots of 2 and pi
 
 The sender computes v and s with sums that have the same bits on every device. In training, the surrogate computes the
 same from the current update with ordinary sums.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -38,6 +50,7 @@ from torch import Tensor
 
 from gossamer.core.errors import PayloadError
 from gossamer.core.exact import shift, total, unit
+from gossamer.core.random.noise import Kind
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs.scale import block_length, blocks, ratio
@@ -53,6 +66,9 @@ MOST = 4096
 """Entries per block that one program of a GPU kernel takes."""
 SMALL = 32
 """Entries per block below which a run warns: the scales then take more than half a bit per entry."""
+
+ENTRIES = 1 << 16
+"""Entries that suffice for a share with two digits."""
 
 Expected = Callable[[Tensor, Tensor], Tensor]
 """Maps an update and its noise to the expectation of the masked noise."""
@@ -76,8 +92,8 @@ class Scale(NamedTuple):
     def of(self, start: int, count: int) -> Tensor:
         """Return the factors of entries ``start`` to ``start + count``; one factor if all are in one block."""
         first, skip = divmod(start, self.block)
-        blocks = self.values[first : -(-(start + count) // self.block)]
-        return blocks if len(blocks) == 1 else blocks.repeat_interleave(self.block)[skip:][:count]
+        blocks = self.values[..., first : -(-(start + count) // self.block)]
+        return blocks if blocks.shape[-1] == 1 else blocks.repeat_interleave(self.block, -1)[..., skip:][..., :count]
 
 
 class Slice(NamedTuple):
@@ -141,13 +157,13 @@ class Rows(NamedTuple):
         return [-(-entries // self.length) for entries in self.entries]
 
     def join(self, tensors: Iterable[Tensor], fill: float = 0.0) -> Tensor:
-        """Return the blocks of all tensors. The last block of each is padded with ``fill``."""
-        return torch.cat([blocks(tensor, self.length, fill) for tensor in tensors])
+        """Return the blocks of all tensors, given as vectors. The last block of each is padded with ``fill``."""
+        return torch.cat([blocks(tensor, self.length, fill) for tensor in tensors], -2)
 
     def part(self, rows: Tensor) -> list[Tensor]:
         """Return the entries of each tensor as a vector, without padding."""
-        pieces = rows.split(self.counts)
-        return [piece.reshape(-1)[:entries] for piece, entries in zip(pieces, self.entries, strict=True)]
+        pieces = rows.split(self.counts, -2)
+        return [piece.flatten(-2)[..., :entries] for piece, entries in zip(pieces, self.entries, strict=True)]
 
     def sums(self, rows: Tensor) -> Tensor:
         """Return the sums of a vector with an entry per row, for each tensor."""
@@ -191,26 +207,27 @@ def rescaled_exactly(
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
     update, noise = dict(layout.cut(x)), dict(layout.cut(n))
     found: dict[str, tuple[Tensor, Scales]] = {}
-    for rows, names in together({name: len(u) for name, u in update.items()}, block).items():
-        u = rows.join(update[name] for name in names)
+    for rows, names in together({name: u.shape[-1] for name, u in update.items()}, block).items():
+        u = rows.join(update[name] for name in names)  # [..., blocks, length]
         size = _magnitude(u, spread)
         v = ratio(u, size.to(u.dtype))
         sums = total(v * v), total(v * expected(v, rows.join((noise[name] for name in names), 1.0)))
-        columns = torch.stack([size.view(-1).double(), *(each.double() for each in sums)])
+        columns = torch.stack([size.squeeze(-1).double(), *(each.double() for each in sums)])
         found |= dict(zip(names, zip(rows.part(v), scales_of(columns, rows.counts), strict=True), strict=True))
     ordered = [found[name] for name, _ in layout.shapes]
-    return torch.cat([x[:0], *(units for units, _ in ordered)]), sent([own for _, own in ordered], x.device)
+    units = torch.cat([x[..., :0], *(units for units, _ in ordered)], -1)
+    return units, sent([own for _, own in ordered], x.device)
 
 
 def scales_of(columns: Tensor, counts: Sequence[int]) -> list[Scales]:
-    """Return the scales of each tensor's blocks, given the magnitude and the two sums of each block as columns."""
+    """Return the scales of each tensor's blocks, given each block's magnitude and two sums: [3, ..., blocks]."""
     values = columns.cpu().double().numpy()
-    return [_scales(*values[:, end - count : end]) for end, count in zip(accumulate(counts), counts, strict=True)]
+    return [_scales(*values[..., end - count : end]) for end, count in zip(accumulate(counts), counts, strict=True)]
 
 
 def sent(scales: Sequence[Scales], device: torch.device) -> Payload:
     """Return the scales of all tensors as they are sent."""
-    joined = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *scales]))
+    joined = torch.from_numpy(np.concatenate(scales, -1) if scales else np.zeros(0, np.float32))
     return {"scales": joined.to(SENT).to(device)}
 
 
@@ -224,18 +241,14 @@ def _magnitude(rows: Tensor, spread: float) -> Tensor:
 
 def _scales(size: npt.NDArray[np.float64], squares: npt.NDArray[np.float64], along: npt.NDArray[np.float64]) -> Scales:
     """Return the scales of one tensor's blocks, from the magnitude and the sums of each."""
-    largest = size.max(initial=0.0)
-    if largest > LARGEST:
-        raise PayloadError(f"the change is too large for masked noise: magnitude {largest:g}, at most {LARGEST:g}")
-    share = (size.astype(np.float32) / np.float32(largest or 1)).astype(np.float64)
+    largest = size.max(-1, initial=0.0, keepdims=True)
+    if (most := largest.max(initial=0.0)) > LARGEST:
+        raise PayloadError(f"the change is too large for masked noise: magnitude {most:g}, at most {LARGEST:g}")
+    share = (size.astype(np.float32) / np.where(largest > 0, largest, 1).astype(np.float32)).astype(np.float64)
     weight = share * share
-    left = _sum(weight * along)
-    gain = min(max(_sum(weight * squares) / left, 1.0), MAX_GAIN) if left > 0 else 1.0
+    whole, left = (total(torch.from_numpy(weight * each)).unsqueeze(-1).numpy() for each in (squares, along))
+    gain = np.where(left > 0, np.clip(whole / np.where(left > 0, left, 1), 1.0, MAX_GAIN), 1.0)
     return np.minimum(size * gain, LARGEST).astype(np.float32)
-
-
-def _sum(values: npt.NDArray[np.float64]) -> float:
-    return float(total(torch.from_numpy(values)))
 
 
 def expect_scales(payload: Payload, layout: Layout, block: int | None) -> list[Scale]:
@@ -243,9 +256,9 @@ def expect_scales(payload: Payload, layout: Layout, block: int | None) -> list[S
     lengths = [length(count, block) for count in layout.counts]
     counts = [-(-count // size) for count, size in zip(layout.counts, lengths, strict=True)]
     values = finite(expect(payload, "scales", SENT, sum(counts)), "scales").to(torch.float32)
-    if len(values) and not (float(values.min()) >= 0 and float(values.max()) <= LARGEST):
+    if values.numel() and not (float(values.min()) >= 0 and float(values.max()) <= LARGEST):
         raise PayloadError(f"'scales' must be from 0 to {LARGEST:g}, got {values.min():g} to {values.max():g}")
-    return list(map(Scale, layout.counts, values.split(counts), lengths))
+    return list(map(Scale, layout.counts, values.split(counts, -1), lengths))
 
 
 def by_tensor(pieces: Sequence[Tensor], scales: Sequence[Scale]) -> Iterator[Slice]:
@@ -254,10 +267,72 @@ def by_tensor(pieces: Sequence[Tensor], scales: Sequence[Scale]) -> Iterator[Sli
     left, scale = 0, Scale(0, torch.zeros(0), 1)
     for piece in pieces:
         start = 0
-        while start < len(piece):
+        while start < piece.shape[-1]:
             while not left:
                 scale = next(tensors)
                 left = scale.entries
-            size = min(left, len(piece) - start)
-            yield Slice(piece[start : start + size], first, scale.entries - left, scale)
+            size = min(left, piece.shape[-1] - start)
+            yield Slice(piece[..., start : start + size], first, scale.entries - left, scale)
             start, first, left = start + size, first + size, left - size
+
+
+def clipping(
+    tensors: Sequence[Tensor], noise: Kind, alpha: float | None, spread: float, block: int | None
+) -> dict[str, float]:
+    """Return the shares of an update's entries and of its length that clipping takes; ``alpha`` of none is auto.
+
+    Of a long update, some blocks are measured, or some entries of the only block.
+    """
+    step = max(1, sum(map(len, tensors)) // ENTRIES)
+    sums = [_sums(*sample, noise) for sample in _samples(tensors, step, alpha, spread, block)]
+    touched, changed, left, whole = torch.stack(sums).sum(0).tolist() if sums else (0, 0, 0, 0)
+    return {
+        "clipped": touched / changed if changed else 0.0,
+        "clipped_length": 1 - left / whole if whole else 0.0,
+    }
+
+
+def _sums(rows: Tensor, size: Tensor, noise: Kind) -> Tensor:
+    """Return the number of entries that clipping touches, that of changed entries, what is left of length, and length.
+
+    They stay on their device, so that a GPU is waited for once.
+    """
+    v = rows.double().abs() / size
+    some, rest = expected(v, noise)
+    along = size**2 * v
+    return torch.stack([some.sum(), (v > 0).sum(), (along * rest).sum(), (along * v).sum()])
+
+
+def _samples(
+    tensors: Sequence[Tensor], step: int, alpha: float | None, spread: float, block: int | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every ``step``-th block of all tensors, or entry of an only block, with the magnitudes of the noise.
+
+    Blocks of the same length are measured together.
+    """
+    several: dict[int, list[Tensor]] = {}
+    for u in tensors:
+        rows = blocks(u, length(len(u), block if alpha is None else None))
+        if len(rows) > 1:
+            several.setdefault(rows.shape[1], []).append(rows[::step])
+        else:
+            yield rows[:, ::step], _noise_of(rows, alpha, spread)
+    for alike in several.values():
+        yield (rows := torch.cat(alike)), _noise_of(rows, alpha, spread)
+
+
+def _noise_of(rows: Tensor, alpha: float | None, spread: float) -> Tensor:
+    """Return the magnitude of the noise of each row, in float64."""
+    return (magnitude(rows, spread) if alpha is None else torch.full_like(rows[:, :1], alpha)).double()
+
+
+def expected(v: Tensor, noise: Kind) -> tuple[Tensor, Tensor]:
+    """Return for each magnitude the probability that it exceeds the noise, and the expectation of what is left."""
+    if noise == "uniform":
+        inside = v.clamp(max=1)
+        return inside, inside - inside.square() / 2
+    if noise == "bernoulli":
+        return (v > 1).to(v.dtype), v.clamp(max=1)
+    root = math.sqrt(2)
+    tail = torch.special.erfc(v / root)
+    return 1 - tail, v * tail + math.sqrt(2 / math.pi) * (1 - torch.exp(-v.square() / 2))

@@ -40,28 +40,18 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import expect_bits, numbers, plus_minus
-from gossamer.core.codec import Codec, CodecMemory, IntegerSums, Kept, Replayable, memory_of
+from gossamer.core.codec import Codec, Coding, Kept, each_row, rows_of
 from gossamer.core.errors import Mistake, PayloadError, Setting, listed, require, wrong
 from gossamer.core.exact import norm
-from gossamer.core.random import Key, fold
+from gossamer.core.random import fold
 from gossamer.core.random import key as make_key
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload, State
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.retain import LostChange, Retain
+from gossamer.parts.codecs.reconstruction import amp, back_projection, biht, least_squares, niht, scaled
 from gossamer.parts.codecs.scale import expect_scale
-from gossamer.parts.codecs.sensing import (
-    KINDS,
-    Kind,
-    Matrix,
-    Sensing,
-    amp,
-    back_projection,
-    biht,
-    least_squares,
-    niht,
-    pack_signs,
-    scaled,
-)
+from gossamer.parts.codecs.sensing import KINDS, Kind, Matrix, Sensing, pack_signs
+from gossamer.parts.codecs.wrappers import Retain, lost_after, lost_if_skipped, nothing_lost
 
 Decoder = Literal["least-squares", "amp", "niht", "biht", "back-projection"]
 Scaling = Literal["linear", "norms"]
@@ -77,7 +67,7 @@ DECODERS: dict[str, Decode] = {
 
 
 @dataclass(frozen=True)
-class OneBit(CodecMemory, IntegerSums, Replayable):
+class OneBit(Codec):
     """Sends the signs of random measurements of the update, and its norm.
 
     Args:
@@ -157,11 +147,6 @@ class OneBit(CodecMemory, IntegerSums, Replayable):
         return True
 
     @property
-    def memory(self) -> LostChange:
-        """The operations on the client state."""
-        return LostChange(self.accumulate)
-
-    @property
     def retains(self) -> Kept:
         """Which lost messages are compensated for, from ``retain`` and ``accumulate``."""
         if self.retain == "nothing":
@@ -170,7 +155,7 @@ class OneBit(CodecMemory, IntegerSums, Replayable):
 
     def companion(self, other: Codec) -> Codec:
         """Return ``other`` with lost updates added to the next one."""
-        if self.retains == "nothing" or memory_of(other).retains != "nothing":
+        if self.retains == "nothing" or other.retains != "nothing":
             return other
         return Retain(other, self.coefficient, self.accumulate)
 
@@ -187,45 +172,53 @@ class OneBit(CodecMemory, IntegerSums, Replayable):
         advice = "use least-squares or back-projection"
         return "" if linear else f"OneBit.decoder={self.decoder} gives different bits on different devices: {advice}"
 
-    def phi(self, layout: Layout, key: Key, device: torch.device) -> Matrix:
+    def phi(self, ctx: Coding, device: torch.device) -> Matrix:
         """Return the measurement matrix of a round."""
-        at = key if self.fresh else make_key(0)
-        return self.sensing.matrix(layout.size, fold(at, "one-bit"), device=device, dtype=layout.dtype)
+        at = ctx.key if self.fresh else make_key(0)
+        return self.sensing.matrix(ctx.layout.size, fold(at, "one-bit"), device=device, dtype=ctx.layout.dtype)
 
     # Client side.
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the signs, and the norm."""
-        signs = self.phi(layout, key, x.device).signs(finite(x, "change"))
+        signs = self.phi(ctx, x.device).signs(finite(x, "change"))
         return {"signs": pack_signs(signs), **self._scale("scale", x)}
 
     def _scale(self, name: str, x: Tensor) -> Payload:
-        return {name: finite(norm(x).reshape(1), "norm")} if self.length is None else {}
+        return {name: finite(norm(x).unsqueeze(-1), "norm")} if self.length is None else {}
 
     def init(self, layout: Layout) -> State:
         """Return the state without a lost update."""
-        return {} if self.retain == "nothing" else self.memory.empty(layout)
+        return {} if self.retain == "nothing" else nothing_lost(layout)
 
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+    def encode_with(self, x: Tensor, memory: State, ctx: Coding) -> tuple[Payload, State]:
         """Return the payload of the update and the lost update, and the new state."""
         if self.retain == "nothing":
-            return self.encode(x, layout, key), state
-        lost = self.memory.lost(state, x, layout)
+            return self.encode(x, ctx), memory
+        lost = ctx.layout.flatten(memory["lost"]).to(x.device)
         whole = x + self.coefficient * lost if self.retain == "change" else x
-        payload = self.encode(whole, layout, key)
+        payload = self.encode(whole, ctx)
         if self.retain == "signs" and bool(lost.any()):
-            phi = self.phi(layout, key, x.device)
-            payload["signs"] = pack_signs(phi.signs(x), phi.signs(lost))
-            payload |= self._scale("lost", lost)
-        return payload, self.memory.after(x, whole, layout)
+            phi = self.phi(ctx, x.device)
+            again = {"signs": pack_signs(phi.signs(x), phi.signs(lost)), **self._scale("lost", lost)}
+            payload = self._with_lost(payload, again, lost)
+        empty, sent = torch.zeros_like(x), whole if self.accumulate else x
+        return payload, {"lost": ctx.layout.unflatten(empty), "sent": ctx.layout.unflatten(sent)}
 
-    def skipped_state(self, state: State) -> State:
+    def _with_lost(self, payload: Payload, again: Payload, lost: Tensor) -> Payload:
+        """Return the payload with the lost signs; of a group a list, as only some clients may have lost some."""
+        if lost.dim() == 1:
+            return payload | again
+        rows = zip(rows_of(payload) or [], rows_of(again) or [], lost.any(-1), strict=True)
+        return [one | more if bool(some) else one for one, more, some in rows]  # type: ignore[return-value]
+
+    def skipped(self, memory: State) -> State:
         """Return the state of entries that were not sent."""
-        return self.memory.skipped_state(state) if state else state
+        return lost_if_skipped(memory, self.accumulate) if memory else memory
 
-    def settle(self, state: State, delivered: bool) -> State:
+    def settle(self, memory: State, delivered: bool) -> State:
         """Return the state without a lost update, or with the one that was just sent."""
-        return self.memory.settle(state, delivered)
+        return lost_after(memory, delivered)
 
     # Server side.
 
@@ -234,9 +227,9 @@ class OneBit(CodecMemory, IntegerSums, Replayable):
         """Whether messages contain one bit per measurement and nothing else."""
         return self.length is not None and self.retain != "signs"
 
-    def sum_limit(self, layout: Layout) -> int:
-        """Return 1 with a fixed length: a bit per measurement."""
-        return 1 if self._bits_only else 0
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the limit 1 with a fixed length: a bit per measurement."""
+        return (SumSegment(self.sum_size(layout), 1),) if self._bits_only else ()
 
     def unsummable(self) -> str:
         """Return that messages have norms of their own, or the signs of two updates, if so."""
@@ -248,21 +241,22 @@ class OneBit(CodecMemory, IntegerSums, Replayable):
         """Return the number of measurements, plus one for the norm unless only bits are summed."""
         return self.sensing.count(layout.size) + (0 if self._bits_only else 1)
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    @each_row
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return signs times norms, including those of a lost message, followed by the sum of the norms.
 
         With a fixed length, return a bit per measurement, 1 for plus.
         """
-        signs, count = payload.get("signs"), self.sensing.count(layout.size)
+        signs, count = payload.get("signs"), self.sensing.count(ctx.layout.size)
         if self._bits_only:
-            return numbers(expect_bits(payload, "signs", count), layout.dtype)
+            return numbers(expect_bits(payload, "signs", count), ctx.layout.dtype)
         both = signs is not None and self.retain == "signs" and signs.numel() > -(-count // 8)
         flags = expect_bits(payload, "signs", 2 * count if both else count)
-        lengths = [self._length(payload, "scale", layout, flags)]
+        lengths = [self._length(payload, "scale", ctx.layout, flags)]
         if both:
-            lengths.append(self.coefficient * self._length(payload, "lost", layout, flags))
+            lengths.append(self.coefficient * self._length(payload, "lost", ctx.layout, flags))
         weights = torch.stack(lengths)
-        values = plus_minus(flags, layout.dtype).view(count, len(lengths)) @ weights
+        values = plus_minus(flags, ctx.layout.dtype).view(count, len(lengths)) @ weights
         return torch.cat((values, weights.sum().view(1)))
 
     def _length(self, payload: Payload, name: str, layout: Layout, like: Tensor) -> Tensor:
@@ -272,20 +266,21 @@ class OneBit(CodecMemory, IntegerSums, Replayable):
             raise PayloadError(f"expected a number named {name!r}")
         return expect_scale({"scale": payload[name]}, layout)[0]
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the reconstruction of the mean update, with the norm that ``scaling`` chooses."""
-        mean = mean.to(layout.dtype)
+        mean = mean.to(ctx.layout.dtype)
         if self.length is not None and self._bits_only:
             y, length = (mean * 2 - 1) * self.length, mean.new_tensor(self.length)
         else:
             y, length = mean[:-1], mean[-1]
         most = y.abs().amax() if len(y) else length
         if not bool(most > 0):
-            return torch.zeros(layout.size, dtype=mean.dtype, device=mean.device)
-        phi = self.phi(layout, key, mean.device)
-        found = DECODERS[self.decoder](phi, y / most, max(1, round(self.share * layout.size)))
+            return torch.zeros(ctx.layout.size, dtype=mean.dtype, device=mean.device)
+        phi = self.phi(ctx, mean.device)
+        found = DECODERS[self.decoder](phi, y / most, max(1, round(self.share * ctx.layout.size)))
         return found * most if self.scaling == "linear" else scaled(found) * length
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    @each_row
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Decode a single message."""
-        return self.from_sum(self.to_sum(payload, layout, key), layout, key)
+        return self.from_sum(self.to_sum(payload, ctx), ctx)

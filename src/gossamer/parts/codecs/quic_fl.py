@@ -34,10 +34,10 @@ from torch import Tensor
 
 from gossamer.core import indices
 from gossamer.core.bits import codes, expect_codes
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding, each_row
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.exact import root, shift, total, unit
-from gossamer.core.random import Key, fold, uniform, words
+from gossamer.core.random import Key, Keys, fold, uniform, words
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs.rotation import BLOCK, Rotation
@@ -134,34 +134,36 @@ class QuicFL(Codec):
         """True: every entry is unbiased."""
         return True
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    @each_row
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the messages, the large entries and their indices, and a scale per segment."""
-        rotation = Rotation(layout.size, key)
+        rotation = Rotation(ctx.layout.size, ctx.key)
         y, exponent = unit(finite(x, "change"))
         scaled = [_scaled(rows) for rows in rotation.cut(rotation.forward(y))]
         z = torch.cat([entries for entries, _ in scaled])
         scales = shift(torch.cat([scale for _, scale in scaled]), exponent)
         table = _table(self.bits, z.dtype, z.device)
         large = z.abs() > table.means[-1]
-        messages = self._messages(torch.where(large, 0, z), key, table)
+        messages = self._messages(torch.where(large, 0, z), ctx.key, table)
         coded = {"messages": codes(messages, self.bits), "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
         return {**coded, "large": z[large], **indices.pack(large)}
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    @each_row
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return value times scale, rotated back."""
-        rotation = Rotation(layout.size, key)
-        messages = expect_codes(payload, "messages", self.bits, layout.size).long()
-        scales, exponent = unit(expect_scales(payload, layout, rotation.segments))
-        table = _table(self.bits, layout.dtype, messages.device)
-        z = table.values[_shared(key, table, layout.size, messages.device), messages]
-        mask = indices.unpack(payload, layout.size)
-        z = torch.where(mask, indices.spread(_expect_large(payload, layout, table, mask), mask), z)
-        pieces, limit = rotation.cut(z), torch.finfo(layout.dtype).max
+        rotation = Rotation(ctx.layout.size, ctx.key)
+        messages = expect_codes(payload, "messages", self.bits, ctx.layout.size).long()
+        scales, exponent = unit(expect_scales(payload, ctx.layout, rotation.segments))
+        table = _table(self.bits, ctx.layout.dtype, messages.device)
+        z = table.values[_shared(ctx.key, table, ctx.layout.size, messages.device), messages]
+        mask = indices.unpack(payload, ctx.layout.size)
+        z = torch.where(mask, indices.spread(_expect_large(payload, ctx.layout, table, mask), mask), z)
+        pieces, limit = rotation.cut(z), torch.finfo(ctx.layout.dtype).max
         for rows, scale in zip(pieces, scales.split([len(rows) for rows in pieces]), strict=True):
             rows.mul_(scale.view(-1, 1))
         return shift(rotation.inverse_(z), exponent).clamp(-limit, limit)
 
-    def _messages(self, z: Tensor, key: Key, table: Table) -> Tensor:
+    def _messages(self, z: Tensor, key: Key | Keys, table: Table) -> Tensor:
         """Return a random message for each entry, given its shared number."""
         step = torch.bucketize(z, table.means, right=True).clamp(1, len(table.steps)) - 1
         low, high = table.means[step], table.means[step + 1]
@@ -179,7 +181,7 @@ def _scaled(rows: Tensor) -> tuple[Tensor, Tensor]:
     return z.view(-1), shift(scale, exponent[:, 0])
 
 
-def _shared(key: Key, table: Table, count: int, device: torch.device) -> Tensor:
+def _shared(key: Key | Keys, table: Table, count: int, device: torch.device) -> Tensor:
     """Return the shared random number of each entry: the low bits of a byte."""
     drawn = words(fold(key, "shared"), -(-count // 8), device=device)
     octets = drawn.view(-1, 1) >> torch.arange(0, 64, 8, device=device)

@@ -1,10 +1,9 @@
-"""Quantization after a random rotation, the common part of DRIVE and EDEN.
+"""A random rotation that sender and receiver draw from a shared key, with the same bits on all devices.
 
-A random rotation makes the entries of any vector almost Gaussian, and Gaussian entries can be quantized well. The
-rotation is the randomized Hadamard transform H D x / sqrt(d), applied twice. D flips signs at random, with new signs
-each time, and H is the Hadamard matrix (``gossamer.parts.codecs.hadamard``). A single transform is not enough for
-vectors with few large entries: of (5, 3, 1, 0, 0, ...), the 5 alone would determine all signs, for any D. The decoded
-vector would then not contain the 3. After the second transform, all entries have an influence.
+The randomized Hadamard transform H D x / sqrt(d), applied twice. D flips signs at random, with new signs each time, and
+H is the Hadamard matrix. A single transform is not enough for vectors with few large entries: of (5, 3, 1, 0, 0, ...),
+the 5 alone would determine the signs of all rotated entries, for any D. After the second transform, all entries have an
+influence.
 
 The length d of the transform must be a power of two. A long vector is therefore rotated in blocks of d = 8192, each
 with its own scale, without padding. With ``head = n % d`` for a vector of n entries,
@@ -13,31 +12,26 @@ with its own scale, without padding. With ``head = n % d`` for a vector of n ent
     2. the last n - head entries, a multiple of d, are rotated block by block.
 
 Each step is orthogonal, so both together are a rotation in n dimensions. The head is final after the first step. The
-other entries of the first step are rotated again in the second. The head and each block are the segments, with one
-scale each. So a message has n codes and ceil(n / 8192) scales. For a vector shorter than 8192, d is the largest power
-of two that fits, with two scales unless the length is d.
+other entries of the first step are rotated again in the second. The head and each block are the segments. For a vector
+shorter than 8192, d is the largest power of two that fits.
 
-All operations are additions, subtractions and products in a fixed order, so the bits are the same on all devices.
+**The fast Hadamard transform** consists of sums and differences in a fixed order. In stage s, entries at distance 2**s
+are paired: their sum replaces the first, their difference the second. After log2(d) stages, d entries are transformed.
+The order of the stages determines the rounding, so it is fixed. The order of memory accesses is free, and determines
+the speed. A CPU therefore works on blocks that fit into its cache: contiguous blocks for the first stages, strided
+slices for the others. The transform is fastest along the columns of a wide matrix, where sums run over whole rows.
 """
 
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from gossamer.core import entropy
-from gossamer.core.bits import codes, expect_codes, unbits
-from gossamer.core.codec import Codec
-from gossamer.core.exact import FORMATS, root, shift, total, unit
-from gossamer.core.random import Key, fold, words
-from gossamer.core.types import Layout, Payload
-from gossamer.core.wire import finite
-from gossamer.parts.codecs.hadamard import CACHED, hadamard_
-from gossamer.parts.codecs.scale import expect_scales
+from gossamer.core.bits import unbits
+from gossamer.core.exact import CACHED, FORMATS
+from gossamer.core.random import Key, Keys, fold, words
 
 BLOCK = 2**13
 TURNS = 2  # transforms per step
@@ -47,13 +41,15 @@ TURNS = 2  # transforms per step
 class Rotation:
     """A random rotation that sender and receiver draw from a shared key.
 
+    Vectors may be the rows of a matrix, ``[K, n]``: with ``Keys``, each row is rotated by its own key, else all by one.
+
     Args:
         size: the number of entries of the vectors
-        key: the random key of the signs
+        key: the random key of the signs, or one of each row
     """
 
     size: int
-    key: Key
+    key: Key | Keys
 
     @property
     def block(self) -> int:
@@ -83,144 +79,133 @@ class Rotation:
 
     def inverse_(self, y: Tensor) -> Tensor:
         """Replace a contiguous vector by the vector whose rotation it is."""
-        for part, flips in reversed(self._steps(y)):
+        for part, flips in self._steps(y, backwards=True):
             _negate_(self._mix_(part), flips)
         return y
 
     def cut(self, y: Tensor) -> list[Tensor]:
         """Return the segments of a rotated vector as rows of matrices: the head, if there is one, and the blocks.
 
-        On a CPU, there are several matrices of blocks, each of which fits its cache.
+        On a CPU, there are several matrices of blocks, each of which fits its cache. Of the vectors of a group, there
+        are matrices for each: ``[K, segments, entries]``.
         """
-        together = max(1, (CACHED if y.device.type == "cpu" else self.size) // self.block)
-        blocks = y[self.head :].view(-1, self.block).split(together)
-        return [y[: self.head].view(1, -1), *blocks] if self.head else list(blocks)
+        entries = CACHED // max(1, y[..., :1].numel()) if y.device.type == "cpu" else self.size
+        blocks = y[..., self.head :].unflatten(-1, (self.size // self.block, self.block))
+        found = list(blocks.split(max(1, entries // self.block), -2))
+        return [y[..., : self.head].unsqueeze(-2), *found] if self.head else found
 
-    def _steps(self, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the part that each transform takes, in order, and which of its entries change their sign before."""
-        first, rest = self._flips(y.device)
-        head = [(y[: self.block], flip) for flip in first] if self.head else []
-        return head + [(y[self.head :], flip) for flip in rest]
+    def _steps(self, y: Tensor, backwards: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the part that each transform takes in place, in order, and which of its entries change their sign.
+
+        A CPU takes as many rows at a time as fit its cache.
+        """
+        rows, key = y if y.dim() > 1 else y.unsqueeze(0), fold(self.key, "rotation")  # [K, n]
+        together = max(1, CACHED // max(1, self.size) if y.device.type == "cpu" else len(rows))
+        for start in range(0, len(rows), together):
+            some = rows[start : start + together]
+            if isinstance(key, Keys):
+                first, rest = self._flips(key[start : start + together], y.device)
+            elif start == 0:  # the rows share their signs
+                first, rest = self._flips(key, y.device)
+            steps = [(some[:, : self.block], flips) for flips in first.unbind(-2)] if self.head else []
+            steps += [(some[:, self.head :], flips) for flips in rest.unbind(-2)]
+            for part, flips in reversed(steps) if backwards else steps:
+                whole = part.contiguous()  # a copy, where the rows of the part are apart
+                yield whole, flips
+                if whole is not part:
+                    part.copy_(whole)
 
     def _mix_(self, x: Tensor) -> Tensor:
         hadamard_(x.view(-1, self.block)).mul_(1 / math.sqrt(self.block))
         return x
 
-    def _flips(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _flips(self, key: Key | Keys, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return which entries change their sign in the first step and in the second, one row per transform."""
         first, rest = self.block if self.head else 0, self.size - self.head
         count = TURNS * (first + rest)
-        drawn = words(fold(self.key, "rotation"), -(-count // 64), device=device)
-        shifts = torch.arange(0, 64, 8, device=device)
-        packed = (drawn.view(-1, 1) >> shifts & 0xFF).to(torch.uint8).view(-1)
-        flips = unbits(packed, count)
-        return flips[: TURNS * first].view(TURNS, first), flips[TURNS * first :].view(TURNS, rest)
-
-
-class Rotated(Codec):
-    """Base of codecs that rotate a vector, and send the nearest level of each entry and a scale per segment.
-
-    Levels are for entries of variance 1, so each segment is scaled to variance 1 first. The decoded vector is level
-    times scale, rotated back. A scale that exceeds the floating-point type is replaced by the largest float.
-    """
-
-    coded: bool = False
-    """Whether to send the entropy code of the indices where it is shorter."""
-
-    @abstractmethod
-    def levels(self) -> tuple[float, ...]:
-        """Return the levels, ascending and symmetric. Their number is a power of two, at most 256."""
-
-    @abstractmethod
-    def fit(self, y: Tensor, c: Tensor) -> Tensor:
-        """Return the scale of each row of ``y``, whose entries were rounded to the levels ``c``."""
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """Return the packed indices of the levels, and a scale per segment."""
-        rotation = Rotation(layout.size, key)
-        y, exponent = unit(finite(x, "change"))
-        rounded = [self._rounded(rows) for rows in rotation.cut(rotation.forward(y))]
-        scales = shift(torch.cat([scale for _, scale in rounded]), exponent)
-        indices = torch.cat([found for found, _ in rounded])
-        packed = {"codes": codes(indices, self._width())}
-        sent = entropy.shorter(packed, indices, len(self.levels())) if self.coded else packed
-        return {**sent, "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
-
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Return level times scale, rotated back."""
-        rotation = Rotation(layout.size, key)
-        found = self._indices(payload, layout.size)
-        scales, exponent = unit(expect_scales(payload, layout, rotation.segments))
-        y = scales.new_empty(layout.size)
-        pieces = rotation.cut(y)
-        each = scales.split([len(rows) for rows in pieces])
-        for rows, indices, scale in zip(pieces, rotation.cut(found), each, strict=True):
-            torch.mul(self._values(indices, y), scale.view(-1, 1), out=rows)
-        limit = torch.finfo(layout.dtype).max
-        return rotation.inverse_(y).mul_(shift(y.new_ones(1), exponent)).clamp_(-limit, limit)
-
-    def _rounded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index of each entry's level, and the scale of each row."""
-        y, exponent = unit(rows)
-        length = root(total(y * y))
-        z = y * (_ratio(torch.ones_like(length), length) * math.sqrt(y.shape[1])).view(-1, 1)
-        found = nearest(z, self.levels())
-        return found.view(-1), shift(self.fit(y, self._values(found, y)), exponent[:, 0])
-
-    def _indices(self, payload: Payload, count: int) -> Tensor:
-        """Return the indices of the levels, from either form."""
-        if self.coded and entropy.NAME in payload:
-            return entropy.expect_symbols(payload, len(self.levels()), count, -(-count * self._width() // 8))
-        return expect_codes(payload, "codes", self._width(), count)
-
-    def _values(self, indices: Tensor, like: Tensor) -> Tensor:
-        """Return the levels with these indices, in the type of ``like``."""
-        return like.new_tensor(self.levels()).index_select(0, indices.reshape(-1).int()).view(indices.shape)
-
-    def _width(self) -> int:
-        return len(self.levels()).bit_length() - 1
-
-
-def nearest(z: Tensor, levels: Sequence[float]) -> Tensor:
-    """Return the index of the nearest level for each entry, as uint8; halfway between two, the upper one.
-
-    The line is cut into cells that hold at most one midpoint of neighbouring levels each. The cell of an entry gives
-    its index up to a comparison with this midpoint. The result is that of ``torch.bucketize`` in a tenth of its time.
-    """
-    values = z.new_tensor(levels)
-    middles = (values[1:] + values[:-1]) * 0.5
-    per_unit = 2 / min(above - below for below, above in pairwise(levels))
-    last = math.ceil((levels[-1] - levels[0]) * per_unit)
-
-    def cell(x: Tensor) -> Tensor:  # never falls as x rises, whatever the rounding
-        return ((x - middles[0]) * per_unit).clamp_(0, last).int()
-
-    below = torch.bucketize(torch.arange(last + 1, dtype=torch.int32, device=z.device), cell(middles))
-    own = values.new_full((last + 1,), math.inf).index_put_((cell(middles),), middles)
-    cells = cell(z).view(-1)
-    above = z >= own.index_select(0, cells).view_as(z)
-    return below.to(torch.uint8).index_select(0, cells).view_as(z) + above
+        drawn = words(key, -(-count // 64), device=device)
+        flips = unbits(drawn.view(torch.uint8), count)  # a word is eight bytes, the lowest first
+        return (
+            flips[..., : TURNS * first].unflatten(-1, (TURNS, first)),
+            flips[..., TURNS * first :].unflatten(-1, (TURNS, rest)),
+        )
 
 
 def _negate_(x: Tensor, flags: Tensor) -> Tensor:
     """Flip the sign bits of marked entries in place. This takes a tenth of the time of ``torch.where``."""
     whole = FORMATS[x.dtype].integer
-    for bits, marks in zip(x.view(whole).split(CACHED), flags.view(torch.uint8).split(CACHED), strict=True):
+    for bits, marks in zip(x.view(whole).split(CACHED, -1), flags.view(torch.uint8).split(CACHED, -1), strict=True):
         bits ^= marks.to(whole) << 8 * x.itemsize - 1
     return x
 
 
-def unbiased_scale(y: Tensor, c: Tensor) -> Tensor:
-    """Return |y|^2 / <c, y>. The decoded vector has the right length along ``y``, so it is unbiased over rotations."""
-    return _ratio(total(y * y), total(c * y))
+# The fast Hadamard transform.
+
+Pair = tuple[Tensor, ...]
 
 
-def least_squares_scale(y: Tensor, c: Tensor) -> Tensor:
-    """Return <c, y> / |c|^2, the scale with the smallest squared error."""
-    return _ratio(total(c * y), total(c * c))
+def hadamard_(x: Tensor, dim: int = -1) -> Tensor:
+    """Transform in place along a dimension whose length d is a power of two. Applied twice, it multiplies by d."""
+    d, run = x.shape[dim], math.prod(x.shape[dim:][1:])
+    low = _low(d, run)
+    _mix(x.view(-1, low, run))
+    _mix(x.view(-1, d // low, low * run))
+    return x
 
 
-def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
-    """Return the quotient where both are positive, and zero elsewhere: for rows of zeros."""
-    positive = (top > 0) & (bottom > 0)
-    return torch.where(positive, top / torch.where(positive, bottom, 1), 0)
+def _low(d: int, run: int) -> int:
+    """Return the block length of the first stages: as large as fits the cache, and at least about sqrt(d)."""
+    fits = 1 << max(1, CACHED // run).bit_length() - 1
+    return min(d, max(1 << d.bit_length() // 2, fits))
+
+
+def _mix(x: Tensor) -> None:
+    """Transform in place along the second of three dimensions."""
+    if x.shape[1] == 1:
+        return
+    shape, buffers = torch.Size(), list[tuple[Pair, Pair]]()
+    for part in _parts(x):
+        if part.shape != shape:
+            shape, buffers = part.shape, _buffers(part)
+        _butterflies(part, buffers)
+
+
+def _parts(x: Tensor) -> Iterator[Tensor]:
+    """Yield the parts to transform one after the other: everything, or on a CPU parts that fit its cache."""
+    if x.device.type != "cpu":
+        yield x
+        return
+    width = max(1, min(x.shape[2], CACHED // x.shape[1]))
+    for rows in torch.split(x, max(1, CACHED // (x.shape[1] * width))):
+        yield from torch.split(rows, width, 2)
+
+
+def _buffers(like: Tensor) -> list[tuple[Pair, Pair]]:
+    """Return views of two alternating buffers: the output of each stage but the last, and the input of the next."""
+    spare = [torch.empty_like(like, memory_format=torch.contiguous_format) for _ in range(2)]
+    stages = range(like.shape[1].bit_length() - 2)
+    return [(_halves(spare[stage % 2], stage), _halves(spare[stage % 2], stage + 1)) for stage in stages]
+
+
+def _butterflies(x: Tensor, buffers: list[tuple[Pair, Pair]]) -> None:
+    """Compute all stages from ``x`` to ``x``. A single stage reads a copy, because it overwrites its input."""
+    inputs = _halves(x if buffers else x.clone(), 0)
+    for outputs, following in buffers:
+        _butterfly(inputs, outputs)
+        inputs = following
+    _butterfly(inputs, _halves(x, len(buffers)))
+
+
+def _halves(x: Tensor, stage: int) -> Pair:
+    """Return the first and the second entries of all pairs of a stage."""
+    rows, d, run = x.shape
+    return x.view(rows, d >> stage + 1, 2, 1 << stage, run).unbind(2)
+
+
+def _butterfly(inputs: Pair, outputs: Pair) -> None:
+    if inputs[0].shape[2:] == (2, 1):  # two long loops are faster than many loops over two entries
+        for column in (0, 1):
+            _butterfly(tuple(x[:, :, column] for x in inputs), tuple(x[:, :, column] for x in outputs))
+        return
+    torch.add(*inputs, out=outputs[0])
+    torch.sub(*inputs, out=outputs[1])

@@ -1,4 +1,7 @@
-"""The scale that many codecs send in addition to their bits, of a whole vector or of each of its blocks."""
+"""The scale that many codecs send in addition to their bits, of a whole vector or of each of its blocks.
+
+Vectors may be the rows of a matrix: a scale keeps the last dimension, ``[1]`` or ``[K, 1]``, and so divides its row.
+"""
 
 import torch
 from torch import Tensor
@@ -10,12 +13,12 @@ from gossamer.core.wire import expect, finite
 
 
 def largest(x: Tensor) -> Tensor:
-    """Return the largest magnitude as a vector of one entry. It is 0 for an empty vector.
+    """Return the largest magnitude of each row, with size 1 in the last dimension. It is 0 for an empty vector.
 
     >>> largest(torch.tensor([1.0, -3.0]))
     tensor([3.])
     """
-    return x.abs().max().view(1) if len(x) else x.new_zeros(1)
+    return x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros(*x.shape[:-1], 1)
 
 
 def ratio(x: Tensor, scale: Tensor) -> Tensor:
@@ -33,22 +36,23 @@ def block_length(entries: int, block: int | None) -> int:
 
 
 def blocks(x: Tensor, length: int, fill: float = 0.0) -> Tensor:
-    """Return a tensor as one row per block of ``length`` entries. The last row is padded with ``fill``.
+    """Return the last dimension as one row per block of ``length`` entries. The last row is padded with ``fill``.
 
     >>> blocks(torch.tensor([1.0, 2.0, 3.0]), 2)
     tensor([[1., 2.],
             [3., 0.]])
     """
-    flat = x.reshape(-1)
-    missing = -len(flat) % length
-    return (pad(flat, (0, missing), value=fill) if missing else flat).view(-1, length)
+    count = -(-x.shape[-1] // length)
+    missing = count * length - x.shape[-1]
+    whole = pad(x, (0, missing), value=fill) if missing else x
+    return whole.reshape(*x.shape[:-1], count, length)
 
 
 def expect_scale(payload: Payload, layout: Layout) -> Tensor:
     """Return the number "scale" of a payload. Raise ``PayloadError`` if it is not finite or negative."""
     scale = finite(expect(payload, "scale", layout.dtype, 1), "scale")
-    if scale.item() < 0:
-        raise PayloadError(f"'scale' must be at least 0, got {scale.item():g}")
+    if (least := scale.min().item()) < 0:
+        raise PayloadError(f"'scale' must be at least 0, got {least:g}")
     return scale
 
 

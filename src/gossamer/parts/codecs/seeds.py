@@ -1,6 +1,6 @@
 """Seeds: an update as scalars of random directions, which both sides draw from a common key.
 
-With a solver that evaluates losses only (``gossamer.core.solver.ForwardSolver``), the change of a client is a sum of
+With a solver that evaluates losses only (``Solver.uses``), the change of a client is a sum of
 random directions. The upload has the scalar of each direction as the solver computed it, and no vector is encoded:
 
     upload      s_1 ... s_n                          n scalars, whatever the size of the model
@@ -21,20 +21,20 @@ every machine decodes the same bits.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gossamer.core import exact, indices, wire
-from gossamer.core.codec import CarryCodec, Summing
+from gossamer.core.codec import Codec, Coding, each_row
 from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, combine, project
-from gossamer.core.solver import ForwardSolver
+from gossamer.core.solver import Solver
 from gossamer.core.types import Layout, Payload, State
 from gossamer.core.wire import expect, finite
 
@@ -48,7 +48,7 @@ LARGEST = torch.finfo(torch.float32).max / 8
 
 
 @dataclass(frozen=True)
-class Seeds(CarryCodec, Summing):
+class Seeds(Codec):
     """Sends one scalar per random direction.
 
     Args:
@@ -60,6 +60,10 @@ class Seeds(CarryCodec, Summing):
     count: int = 10
     directions: DirectionKind = "rademacher"
     dtype: ScalarType = "float32"
+    layers: Mapping[str, int] | None = field(default=None, init=False, repr=False, compare=False)
+    """The number of each trained tensor, if the scalars are those of a solver. Other tensors have no direction."""
+    solver: Solver | None = field(default=None, init=False, repr=False, compare=False)
+    """The solver that computes the scalars, for one network."""
 
     def __post_init__(self) -> None:
         require(
@@ -74,16 +78,15 @@ class Seeds(CarryCodec, Summing):
     def bind(self, context: Context) -> "Seeds":
         """Return the codec for the scalars of the solver, if it evaluates losses only. Its numbers must be the same."""
         solver = context.exchange.solver
-        if context.exchange.codec is not self or not isinstance(solver, ForwardSolver):
+        span, name = solver.span, type(solver).__name__
+        if context.exchange.codec is not self or span is None:
             return self
-        solver = solver.bind(context)
-        span, name = solver.span, type(context.exchange.solver).__name__
         require(
             (self.count == span.size, wrong(self, "count", f"must be that of {name}, {span.size} directions")),
             (self.directions == span.kind, wrong(self, "directions", f"must be those of {name}, {span.kind}")),
         )
         layers = {tensor: number for number, tensor in enumerate(sorted(context.trained))}
-        return BoundSeeds(**vars(self), layers=layers, solver=solver)
+        return self.filled(layers=layers, solver=solver.bind(context))
 
     @property
     def common(self) -> bool:
@@ -95,29 +98,30 @@ class Seeds(CarryCodec, Summing):
         """Whether scalars are not rounded to 16 bits: products with random directions estimate the vector."""
         return self.dtype == "float32"
 
-    @property
-    def takes_carry(self) -> bool:
+    def takes_carry(self, solver: Solver) -> bool:
         """Whether the solver computes the scalars."""
-        return False
+        return solver.span is not None
 
     # Client side.
 
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+    def encode(self, x: Tensor, ctx: Coding) -> Payload:
         """Return the products of the vector with the directions, divided by their number."""
-        at, total = key_tensor(key, x.device), x.new_zeros(self.count)
+        at, total = key_tensor(ctx.key, x.device), x.new_zeros(*x.shape[:-1], self.count)
         scaled, exponent = exact.unit(finite(x, "change"))  # sums of the largest floats would be infinite
-        for layer, piece in self._pieces(scaled, layout):
+        for layer, piece in self._pieces(scaled, ctx.layout):
             total += project(self.directions, at, piece, self.count, layer)
         scalars = exact.shift(total / total.new_tensor(self.count), exponent)
-        if not float(scalars.double().abs().sum()) < LARGEST:
+        if not bool((scalars.double().abs().sum(-1) < LARGEST).all()):
             raise PayloadError(f"the change has entries up to {float(x.abs().amax()):.1e}, too large for sums")
         return self._sent(scalars)
 
-    def encode_carry(self, carry: State, layout: Layout, key: Key) -> Payload:
+    def encode_carry(self, carry: State, ctx: Coding) -> Payload:
         """Return the scalars of the solver."""
         return self._sent(carry["scalars"])
 
     def _sent(self, scalars: Tensor) -> Payload:
+        if scalars.dim() > 1:  # lengths differ
+            return [self._sent(row) for row in scalars]  # type: ignore[return-value]
         scalars = finite(scalars.to(DTYPES[self.dtype]), "scalars")
         used = scalars != 0
         sparse = {"scalars": scalars[used], **indices.pack(used)}
@@ -129,76 +133,42 @@ class Seeds(CarryCodec, Summing):
         """Return the number of directions."""
         return self.count
 
-    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    @each_row
+    def to_sum(self, payload: Payload, ctx: Coding) -> Tensor:
         """Return the scalars."""
         if not payload.keys() & {"bitmap", "quotients", "remainders"}:
-            return finite(expect(payload, "scalars", DTYPES[self.dtype], self.count), "scalars").to(layout.dtype)
+            return finite(expect(payload, "scalars", DTYPES[self.dtype], self.count), "scalars").to(ctx.layout.dtype)
         used = indices.unpack(payload, self.count)
         sent = finite(expect(payload, "scalars", DTYPES[self.dtype], int(used.sum())), "scalars")
-        scalars = torch.zeros(self.count, dtype=layout.dtype, device=sent.device)
-        scalars[used] = sent.to(layout.dtype)
+        scalars = torch.zeros(self.count, dtype=ctx.layout.dtype, device=sent.device)
+        scalars[used] = sent.to(ctx.layout.dtype)
         return scalars
 
-    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+    def from_sum(self, mean: Tensor, ctx: Coding) -> Tensor:
         """Return the sum of the directions, each times its scalar."""
-        mean = mean.to(layout.dtype)
-        coefficients, at = mean * mean.new_tensor(self.scale), key_tensor(self.direction_key(key), mean.device)
-        found = mean.new_zeros(layout.size)
-        pieces = list(self._pieces(found, layout))
-        sums = combine(self.directions, at, coefficients, [(layer, piece.numel()) for layer, piece in pieces])
+        mean = mean.to(ctx.layout.dtype)
+        scale = self.solver.span.scale if self.solver and self.solver.span else 1.0
+        key = ctx.key
+        if self.solver is not None:
+            assert isinstance(key, Key)  # all clients of a round have the same directions
+            key = self.solver.direction_key(key)
+        at, found = key_tensor(key, mean.device), mean.new_zeros(*mean.shape[:-1], ctx.layout.size)
+        pieces = list(self._pieces(found, ctx.layout))
+        sums = combine(
+            self.directions, at, mean * mean.new_tensor(scale), [(layer, piece.shape[-1]) for layer, piece in pieces]
+        )
         for (_, piece), total in zip(pieces, sums, strict=True):
             piece.copy_(total)
         return finite(found, "change")
 
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+    def decode(self, payload: Payload, ctx: Coding) -> Tensor:
         """Decode a single message."""
-        return self.from_sum(self.to_sum(payload, layout, key), layout, key)
-
-    # Both sides.
-
-    @property
-    def scale(self) -> float:
-        """The factor from a scalar to the coefficient of its direction."""
-        return 1.0
-
-    def direction_key(self, key: Key) -> Key:
-        """Return the key of the directions, given that of the codec."""
-        return key
+        return self.from_sum(self.to_sum(payload, ctx), ctx)
 
     def _pieces(self, vector: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
         """Yield the number and the entries of each tensor that the directions have."""
-        yield from ((number, piece) for number, (_, piece) in enumerate(layout.cut(vector)))
-
-
-@dataclass(frozen=True)
-class BoundSeeds(Seeds):
-    """``Seeds`` for the scalars of a solver. Tensors that are not trained have no direction.
-
-    Args:
-        layers: the number of each trained tensor
-        solver: the solver, for one network
-    """
-
-    layers: Mapping[str, int] | None = None
-    solver: ForwardSolver | None = None
-
-    @property
-    def takes_carry(self) -> bool:
-        """True: the solver computes the scalars."""
-        return True
-
-    @property
-    def scale(self) -> float:
-        """The factor of the solver."""
-        assert self.solver is not None
-        return self.solver.span.scale
-
-    def direction_key(self, key: Key) -> Key:
-        """Return the key of the solver's directions."""
-        assert self.solver is not None
-        return self.solver.direction_key(key)
-
-    def _pieces(self, vector: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
-        """Yield the pieces of trained tensors."""
-        layers = self.layers or {}
-        yield from ((layers[name], piece) for name, piece in layout.cut(vector) if name in layers)
+        for number, (name, piece) in enumerate(layout.cut(vector)):
+            if self.layers is None:
+                yield number, piece
+            elif name in self.layers:
+                yield self.layers[name], piece

@@ -34,13 +34,13 @@ import numpy as np
 import torch
 
 from gossamer.core import wire
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
 from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, require, wrong
 from gossamer.core.exchange import GLOBAL, Arrival, Context, Outcome, Section, Sections
 from gossamer.core.random import Key, Purpose
 from gossamer.core.sections import ALONE, SectionArrays, joined
-from gossamer.core.server import BoundServer
+from gossamer.core.server import Server
 from gossamer.core.specs import parse, unknown
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.core.untrusted import ReadArrays, check_names
@@ -115,7 +115,7 @@ class Delta(Downlink):
         require(
             (exchange.last and exchange.number == 0, "Delta needs a method with one exchange per round"),
             (_sends_all(exchange), "Delta needs clients that receive the whole model: use Full()"),
-            (exchange.per_client is None, "Delta needs one global model, and this method has one per client"),
+            (not exchange.per_client, "Delta needs one global model, and this method has one per client"),
             (exchange.exchange.labels == "all", Mistake("Delta needs {}", None, Setting("", "labels", "all"))),
             (exchange.send in ("change", "model"), f"Delta needs uploads of models, got send={exchange.send!r}"),
         )
@@ -140,7 +140,7 @@ class BoundDelta(BoundDownlink):
     versioned = True
     sections = (Section("steps"), Section("rest"), Section("checksum"))
 
-    def __init__(self, config: Delta, steps: Steps, server: BoundServer, outline: Params, context: Context) -> None:
+    def __init__(self, config: Delta, steps: Steps, server: Server, outline: Params, context: Context) -> None:
         self.whole, self.steps, self.server, self.context = config.whole, steps, server, context
         self.layout, self.supplied, self.shared_start = Layout.of(outline), steps.replayed, config.shared_start
         state = server.init(outline)
@@ -240,12 +240,12 @@ class BoundDelta(BoundDownlink):
         """Return the whole model, or the client's model after the steps."""
         if "checksum" not in unread:
             read = ReadArrays(payload)
-            model = layout.unflatten(self.whole.decode(read, layout, key))
+            model = layout.unflatten(self.whole.decode(read, Coding(layout, key)))
             read.check()
             supplied = {}
             for name in self.supplied:
                 read, own = ReadArrays(unread.pop(name, {})), self.more[name]
-                supplied[name] = own.unflatten(self.whole.decode(read, own, key))
+                supplied[name] = own.unflatten(self.whole.decode(read, Coding(own, key)))
                 read.check()
             return Received((model,), sections=supplied)
         steps, base = _steps(unread.pop("steps", {}), clock.round)
@@ -263,7 +263,7 @@ class BoundDelta(BoundDownlink):
         params: Params = now.pop("params")
         if self.rest.shapes:
             read = ReadArrays(unread.pop("rest", {}))
-            params |= self.rest.unflatten(self.whole.decode(read, self.rest, key))
+            params |= self.rest.unflatten(self.whole.decode(read, Coding(self.rest, key)))
             read.check()
         model = {name: params[name] for name, _ in layout.shapes}
         if not torch.equal(self._checksum(model, now), wanted.cpu()):
@@ -304,13 +304,13 @@ class BoundDelta(BoundDownlink):
         return [layout.flatten(state[name]) for name, layout in self.more.items()]
 
     def _whole(self, layout: Layout, vector: torch.Tensor) -> Payload:
-        return self.whole.encode(vector, layout, Key(0, 0))  # a codec without randomness
+        return self.whole.encode(vector, Coding(layout, Key(0, 0)))  # a codec without randomness
 
     def _rounded(self, params: Params) -> Params:
         """Return tensors as they arrive at a client that receives the whole model."""
         layout = Layout.of(params)
         sent = self._whole(layout, layout.flatten(params))
-        return layout.unflatten(self.whole.decode(sent, layout, Key(0, 0)))
+        return layout.unflatten(self.whole.decode(sent, Coding(layout, Key(0, 0))))
 
     def _checksum(self, model: Params, state: State) -> torch.Tensor:
         checksum = 0

@@ -5,13 +5,13 @@ they arrived. Each has three varints, the length as a varint, and a piece of the
 shorter as new values are left out (``Codec.replayed``). The client reconstructs the arrivals, and calls ``begin``,
 ``fold`` and ``finish`` of its own copy of the server. All random numbers follow from the keys of the round.
 
-Where the codec's vectors are whole numbers (``IntegerSums``) and the server needs only their sum, with equal weights
-(``SummingServer``), the step may be the sum instead: the number of arrivals, 0 in place of the number of samples, and
-the sum as the only payload, close to the entropy of its histogram (``pack``). The client calls ``fold_sum``. Sums of
-whole numbers are exact, so the model is the same.
+Where the codec's vectors are whole numbers (``Codec.sum_segments``) and the server needs only their sum, with equal
+weights (``Server.unsummable``), the step may be the sum instead: the number of arrivals, 0 in place of the number of
+samples, and the sum as the only payload, close to the entropy of its histogram (``pack``). The client calls
+``fold_sum``. Sums of whole numbers are exact, so the model is the same.
 
 Where the codec's vectors are any numbers, but short, as the scalars of zeroth-order methods, the step may be the
-server's sum of them (``RelayingServer``): the sum as it is, and the sum of the weights. The client continues the
+server's sum of them (``Server.total``): the sum as it is, and the sum of the weights. The client continues the
 aggregation from there. The shortest of these forms is sent.
 """
 
@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from gossamer.core import entropy, tree, wire
-from gossamer.core.codec import replay_of, sum_limit, sums_of
+from gossamer.core.bound import received
 from gossamer.core.errors import PayloadError, listed, require
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.jobs import moved, round_key, round_purpose
 from gossamer.core.random import Key, Purpose
-from gossamer.core.server import BoundServer, RelayingServer, ReplayableServer, SummingServer, unreplayable
+from gossamer.core.server import Server
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
 from gossamer.core.wire import Body, expect, finite
@@ -85,8 +85,8 @@ class Replay(Steps):
     Args:
         exchange: the exchange, with its bound parts
         layout: the tensors that are aggregated again
-        server: the server, if it needs only sums of whole numbers
-        relaying: the server, if its sum of short vectors is sent on
+        summing: whether steps may be sums of whole numbers
+        relaying: whether steps may be the server's sum of short vectors
         listing: whether steps may list the arrivals
     """
 
@@ -96,35 +96,35 @@ class Replay(Steps):
         self,
         exchange: "BoundExchange",
         layout: Layout,
-        server: SummingServer | None = None,
-        relaying: RelayingServer | None = None,
+        summing: bool = False,
+        relaying: bool = False,
         listing: bool = True,
     ) -> None:
-        self.exchange, self.layout, self.summing, self.listing = exchange, layout, server, listing
-        self.relaying = relaying
-        self.replayed = entries(exchange.server)
-        self.limit = sum_limit(exchange.codec, layout)
-        self.size = sums_of(exchange.codec).sum_size(layout)
+        self.exchange, self.layout, self.listing = exchange, layout, listing
+        self.summing, self.relaying = summing, relaying
+        self.replayed = exchange.server.replayed_state
+        self.limit = max((segment.limit for segment in exchange.codec.sum_segments(layout)), default=0)
+        self.size = exchange.codec.sum_size(layout)
 
     @classmethod
     def of(cls, exchange: "BoundExchange", sums_only: bool = False) -> "Replay":
         """Return the steps of an exchange. Refuse parts whose results clients cannot repeat bit for bit."""
-        server, codec, outline = exchange.server, replay_of(exchange.codec), exchange.outline
+        server, codec, outline = exchange.server, exchange.codec, exchange.outline
         sections = [section.name for part in (server, exchange.solver) for section in part.sections]
-        sections = [name for name in sections if name not in entries(server)]
+        sections = [name for name in sections if name not in server.replayed_state]
         lossy = (
             "send the compressed change of the model, Delta(codec) or --down delta:eden:2, or whole models, Dense() or "
             "--down dense"
         )
         whole = exchange.exchange.view.whole
-        cannot = unreplayable(server, whole)
+        cannot = server.unreplayable(whole)
         require(
             (not cannot, f"Delta cannot repeat the aggregation: {cannot}: {lossy}"),
             (not codec.unreplayable(), f"Delta cannot repeat the aggregation: {codec.unreplayable()}"),
             (not sections, f"Delta cannot repeat an aggregation with the sections {', '.join(sections)}: {lossy}"),
         )
         _, layout = codec.replayed({}, Layout.of(outline))
-        state = [name for name in server.init(outline) if name not in ("params", *entries(server))]
+        state = [name for name in server.init(outline) if name not in ("params", *server.replayed_state)]
         require(
             (not state, f"Delta cannot repeat an aggregation with the state {', '.join(state)}: {lossy}"),
             (
@@ -132,19 +132,18 @@ class Replay(Steps):
                 f"Delta needs a codec that compresses the uploads, got codec={exchange.codec}: {lossy}",
             ),
             (
-                len(layout.shapes) == len(outline) or not entries(server),
-                f"Delta cannot send new values of tensors with the state {', '.join(entries(server))}: {lossy}",
+                len(layout.shapes) == len(outline) or not server.replayed_state,
+                f"Delta cannot send new values of tensors with the state {', '.join(server.replayed_state)}: {lossy}",
             ),
             *_torn(server, layout),
         )
         if not whole:
             require((not sums_only, "Delta(sums_only=True) needs clients that hold the whole model: use Full()"))
             return cls(exchange, layout)
-        problem, short = _unsummed(exchange, layout), sums_of(exchange.codec).sum_size(layout) < layout.size
-        relaying = server if isinstance(server, RelayingServer) and exchange.codec.common and short else None
+        problem, short = _unsummed(exchange, layout), exchange.codec.sum_size(layout) < layout.size
+        relaying = server.sums_codes and exchange.codec.common and short
         require((not (sums_only and problem and not relaying), f"Delta(sums_only=True) cannot send sums: {problem}"))
-        summing = server if isinstance(server, SummingServer) and not problem else None
-        return cls(exchange, layout, summing, None if summing else relaying, not sums_only)
+        return cls(exchange, layout, not problem, relaying and bool(problem), not sums_only)
 
     def begin(self) -> Notes:
         """Return empty notes."""
@@ -152,7 +151,7 @@ class Replay(Steps):
 
     def note(self, notes: Notes, arrival: Arrival, room: int) -> Notes:
         """Add an arrival to the list and to the sum."""
-        payload, _ = replay_of(self.exchange.codec).replayed(arrival.payload, arrival.layout)
+        payload, _ = self.exchange.codec.replayed(arrival.payload, arrival.layout)
         notes.count += 1
         if self.listing and len(notes.listed) <= room:
             notes.listed += Note(arrival.client, int(arrival.samples), payload).data()
@@ -162,8 +161,9 @@ class Replay(Steps):
             whole = again.to_sum().to(torch.int32)
             notes.total = whole if notes.total is None else notes.total.add_(whole)
         if self.relaying:
-            acc = self.relaying.begin({"params": arrival.model}, {}) if notes.acc is None else notes.acc
-            notes.acc = self.relaying.fold(acc, arrival)
+            server = self.exchange.server
+            acc = server.begin({"params": arrival.model}, {}) if notes.acc is None else notes.acc
+            notes.acc = server.fold(acc, arrival)
         return notes
 
     def make(self, held: Params, model: Params, notes: Notes, version: int) -> bytes:
@@ -171,7 +171,7 @@ class Replay(Steps):
         found = [bytes(notes.listed)] if self.listing or not notes.count else []
         if notes.total is not None:
             found.append(Note(notes.count, 0, pack(notes.total.cpu(), self.limit * notes.count)).data())
-        total = self.relaying.total(notes.acc) if self.relaying and notes.count else None
+        total = self.exchange.server.total(notes.acc) if self.relaying and notes.count else None
         if total is not None:
             weight = torch.tensor([total[1]], dtype=torch.float64)
             found.append(Note(notes.count, 0, {TOTAL: total[0].cpu(), WEIGHT: weight}).data())
@@ -179,9 +179,8 @@ class Replay(Steps):
 
     def purposes(self, step: bytes, version: int) -> Iterable[Purpose]:
         """Return the keys of the codecs and views behind the listed arrivals, and nothing else of their clients."""
-        round_, server = round_purpose(version), self.exchange.server
-        if isinstance(server, ReplayableServer):
-            yield from server.purposes(version)
+        round_ = round_purpose(version)
+        yield from self.exchange.server.purposes(version)
         if self.exchange.codec.common:
             yield (*round_, "codec")
         for note in _notes(step, self.exchange.context.clients):
@@ -206,7 +205,7 @@ class Replay(Steps):
             elif self.summing:
                 total = unpack(note.payload, self.size, self.limit * note.client)
                 whole = total.to(device, self.layout.dtype)
-                acc = self.summing.fold_sum(acc, self._arrival(clock.round, NOBODY, 1.0, {}, start), whole, note.client)
+                acc = server.fold_sum(acc, self._arrival(clock.round, NOBODY, 1.0, {}, start), whole, note.client)
             else:
                 raise PayloadError("a step holds a sum, and this method has none")
         after = server.finish(state, acc, clock._replace(client=-1))
@@ -219,15 +218,15 @@ class Replay(Steps):
         weight = float(finite(expect(arrays, WEIGHT, torch.float64, 1), WEIGHT))
         if weight <= 0:
             raise PayloadError(f"the weights of a step must be positive, got {weight}")
-        assert self.relaying is not None
-        return self.relaying.fold_total(acc, self._arrival(version, NOBODY, 1.0, {}, start), total, weight)
+        return self.exchange.server.fold_total(acc, self._arrival(version, NOBODY, 1.0, {}, start), total, weight)
 
     def _arrival(self, version: int, client: int, samples: float, payload: Payload, start: Params) -> Arrival:
         """Return an arrival with the covered tensors alone. ``start`` is the model that the client had received."""
         key = self.exchange.key(round_key(self.exchange.context.network.key, version))
         up = self.exchange.codec_key(Clock(version, version + 1, client), key)
         part, layout = self._part(Clock(version, version + 1, client), key)
-        arrival = self.exchange.arrival(client, part, layout, samples, payload, up, part.take(start))
+        ctx = received(layout, up, part, start)
+        arrival = self.exchange.arrival(client, part, ctx, samples, payload)
         return replace(arrival, model=start)
 
     def _part(self, clock: Clock, key: Key) -> tuple[Part, Layout]:
@@ -238,31 +237,24 @@ class Replay(Steps):
         return part, part.layout(self.exchange.outline).only(covered)
 
 
-def entries(server: BoundServer) -> tuple[str, ...]:
-    """Return the entries of a server's state that clients hold too, in addition to the model."""
-    return server.replayed_state if isinstance(server, ReplayableServer) else ()
-
-
-def _torn(server: BoundServer, layout: Layout) -> Iterator[tuple[bool, str]]:
+def _torn(server: Server, layout: Layout) -> Iterator[tuple[bool, str]]:
     """Yield a check per group of tensors that depend on each other: steps cover all of them, or none."""
     covered = {name for name, _ in layout.shapes}
-    for group in server.joint if isinstance(server, ReplayableServer) else ():
+    for group in server.joint:
         alone = f"{listed(group - covered)} of {listed(group)}, which depend on each other"
         yield group <= covered or not group & covered, f"Delta cannot send new values of {alone}: give them one codec"
 
 
 def _unsummed(exchange: "BoundExchange", layout: Layout) -> str:
     """Return why a sum does not determine the next model; empty if it does."""
-    server, limit = exchange.server, sum_limit(exchange.codec, layout)
+    server, limit = exchange.server, max((each.limit for each in exchange.codec.sum_segments(layout)), default=0)
     if not limit:
         return (
             "uploads are not whole numbers: use fedmrn or fedmrns with common noise (--common-noise --alpha 0.1 "
             "--weights uniform), fedpm or klms"
         )
-    if not isinstance(server, SummingServer):
-        return f"{type(server).__name__} needs every update: use SumThenDecode"
-    if not server.equal_weights:
-        return "clients have different weights: use weights='uniform' (--weights uniform)"
+    if reason := server.unsummable(exact=True):
+        return reason
     # Every sum of whole numbers up to 2 / eps is exact.
     most = min(LARGEST, int(2 / torch.finfo(layout.dtype).eps)) // limit
     return "" if exchange.context.clients <= most else f"there are more than {most:,} clients"

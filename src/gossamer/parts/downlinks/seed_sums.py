@@ -19,7 +19,7 @@ from gossamer.core.sections import SectionArrays
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.core.untrusted import check_names
 from gossamer.core.wire import expect, finite
-from gossamer.parts.servers.seed_sums import SUMS, BoundSeedSums, SeedModel
+from gossamer.parts.servers.sums import SUMS, SeedModel, SeedSums
 
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
@@ -36,7 +36,7 @@ class SendSums(Downlink):
     def bind(self, exchange: "BoundExchange") -> "BoundSendSums":
         """Return the downlink of an exchange whose server is ``SeedSums``."""
         server = exchange.server
-        if not isinstance(server, BoundSeedSums) or server.model is None:
+        if not isinstance(server, SeedSums) or server.model is None:
             raise ConfigError("SendSums needs the server SeedSums, and KSeed() with Seeds(candidates)")
         return BoundSendSums(server.model)
 

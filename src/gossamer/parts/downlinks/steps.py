@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gossamer.core import tree, wire
-from gossamer.core.codec import Codec, checked, memory_of, replay_of
+from gossamer.core.codec import Codec, Coding, checked
 from gossamer.core.errors import require
 from gossamer.core.exchange import Arrival
 from gossamer.core.jobs import round_purpose
@@ -95,10 +95,10 @@ class Compressed(Steps):
     def of(cls, codec: Codec, exchange: "BoundExchange") -> "Compressed":
         """Return the steps of an exchange. Refuse codecs with client state, and those that depend on the device."""
         whole, bound = Layout.of(exchange.outline), codec.bind(exchange.context)
-        _, layout = replay_of(bound).replayed({}, whole)
-        problem = replay_of(bound).unreplayable()
+        _, layout = bound.replayed({}, whole)
+        problem = bound.unreplayable()
         require(
-            (not memory_of(bound).init(whole), f"Delta has its own error feedback: leave out that of codec={codec}"),
+            (not bound.init(whole), f"Delta has its own error feedback: leave out that of codec={codec}"),
             (not problem, f"Delta needs the same bits on every device: {problem}"),
             (bool(layout.shapes), f"Delta.codec must compress the weights, got {codec}: leave it out, or use Eden(2)"),
         )
@@ -107,14 +107,14 @@ class Compressed(Steps):
     def make(self, held: Params, model: Params, notes: None, version: int) -> bytes:
         """Return the encoded difference between the server's model and that of the clients."""
         change = self.layout.flatten(model) - self.layout.flatten(held)
-        piece = Body.of(self.codec.encode(change, self.layout, self._key(version)))
+        piece = Body.of(self.codec.encode(change, Coding(self.layout, self._key(version))))
         return b"".join((wire.varint(piece.arrays), piece.data))
 
     def take(self, held: State, step: bytes, clock: Clock) -> State:
         """Return the covered tensors plus the decoded change."""
         arrays, at = wire.read_varint(memoryview(step), 0)
         payload = wire.read_piece(step[at:], arrays, tree.device(held["params"]))
-        change = checked(self.codec.decode(payload, self.layout, self._key(clock.round)), self.layout)
+        change = checked(self.codec.decode(payload, Coding(self.layout, self._key(clock.round))), self.layout)
         return {"params": self.layout.unflatten(self.layout.flatten(held["params"]) + change)}
 
     def purposes(self, step: bytes, version: int) -> Iterable[Purpose]:

@@ -25,29 +25,39 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import Codec, Wrapping
+from gossamer.core.codec import Codec
 from gossamer.core.errors import ConfigError, require, wrong_argument
 from gossamer.core.extras import need
 from gossamer.core.method import Exchange
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.sampler import Sampler
+from gossamer.core.server import Server
+from gossamer.core.solver import Solver
 from gossamer.parts.privacy import accounting
 from gossamer.parts.privacy.accounting import FixedGaussian, PlainGaussian, SampledGaussian, check_delta
 from gossamer.parts.privacy.renyi import Renyi
 from gossamer.parts.privacy.tree import TreeGaussian
 
 
-def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart]:
+def parts_of(exchange: BoundExchange | Exchange) -> list[Server | Codec | Solver]:
     """Return the parts of an exchange that add noise; not those whose noise is set to 0."""
-    plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
+    plain: list[Server | Solver] = [part for part in (exchange.server, exchange.solver) if part.private]
     return [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
 
 
-def _inside(codec: Codec) -> list[PrivatePart]:
+def guaranteed(part: Server | Codec | Solver, taking: Participation) -> Guarantee:
+    """Return the guarantee of a part that adds noise."""
+    found = part.guarantee(taking)
+    if found is None:
+        raise ConfigError(f"{type(part).__name__} is private, but its method guarantee returns none")
+    return found
+
+
+def _inside(codec: Codec) -> list[Codec]:
     """Return the codecs that add noise; refuse a codec that sends some tensors without."""
-    if isinstance(codec, PrivatePart):
+    if codec.private:
         return [codec]
-    inner = [_inside(each) for each in (codec.wrapped if isinstance(codec, Wrapping) else ())]
+    inner = [_inside(each) for each in codec.wrapped]
     name = type(codec).__name__
     mixed = f"{name} sends some tensors by a codec without noise: apply the private codec to all, without {name}"
     require((not any(inner) or all(inner), mixed))

@@ -37,9 +37,9 @@ from gossamer.core.random.private import words_of
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.servers.listen import Listen
-from gossamer.parts.solvers.loss_probe import LossProbe
-from gossamer.parts.views.full import Full
+from gossamer.parts.servers.mean import Listen
+from gossamer.parts.solvers.probes import LossProbe
+from gossamer.parts.views.entries import Full
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, require, wrong
 from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment
 from gossamer.core.types import Payload, State
+from gossamer.core.untrusted import check_single
 from gossamer.parts.secure import client as client_side
 from gossamer.parts.secure.primitives import fresh, raw
 from gossamer.parts.secure.rules import (
@@ -167,6 +168,7 @@ class SecAgg(SecureAggregation):
 
     def answer(self, phase: str, member: Member, request: Payload, scratch: State) -> tuple[Payload, State]:
         """Answer a request of any phase but ``train``."""
+        check_single(request)
         if phase == KEYS:
             return client_side.make_keys(member, request)
         if phase not in client_side.STEPS:
@@ -194,5 +196,6 @@ class SecAgg(SecureAggregation):
         scratch: State,
     ) -> Payload:
         """Return the masked values as ``masked``, and the signed digest of what the client saw."""
+        check_single(request)
         client_side.check_phase(TRAIN, scratch)
         return client_side.mask(values, segments, client, request, models, scratch, self._rules)

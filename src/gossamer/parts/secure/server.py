@@ -15,7 +15,7 @@ from gossamer.core.bits import expect_bits
 from gossamer.core.errors import PayloadError
 from gossamer.core.secure import DISPUTED, LIED, Ring, Roster, SecureRound, SumSegment, TooFewClientsError
 from gossamer.core.types import Payload
-from gossamer.core.untrusted import check_names
+from gossamer.core.untrusted import check_names, check_single
 from gossamer.parts.secure import primitives, rules, shamir
 from gossamer.parts.secure.primitives import PUBLIC, SEED, SIGNATURE, SIGNED, expect_bytes, pieces, tensor
 from gossamer.parts.secure.rules import CHECK, CONSENT, KEYS, PHASES, SHARES, TRAIN, UNMASK, Place, Rules
@@ -272,6 +272,7 @@ class SecAggRound(SecureRound):
             raise PayloadError(f"client {client} was not asked in the phase {self._phase!r}")
         if client in self._answered:
             raise PayloadError(f"a second answer of client {client} in the phase {self._phase!r}")
+        check_single(answer)
         if self._phase == KEYS:
             self._accept_keys(client, answer)
         else:

@@ -29,7 +29,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -39,9 +39,8 @@ from gossamer.core.errors import Mistake, PayloadError, Setting, require, wrong
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context
 from gossamer.core.random import Key, fold
 from gossamer.core.random import key as make_key
-from gossamer.core.server import MeasuredServer, Server
+from gossamer.core.server import Server
 from gossamer.core.types import Clock, Layout, Params, State
-from gossamer.core.view import BoundView
 from gossamer.parts.servers import mixing
 from gossamer.parts.servers.mean import Mean, Sum
 
@@ -86,6 +85,8 @@ class GradientSimilarity(Server):
         keep: maximum number of mixing weights per client; none keeps all
         clusters: compute weights between this number of clusters; none has 50 if there are more than 2,000 clients
         complexity: penalty of larger models, in units of a typical distance; see ``mixing.penalty``
+        clients: the number of clients
+        trained: the names of the trained tensors
     """
 
     weights: Literal["samples", "uniform"] = "uniform"
@@ -100,6 +101,8 @@ class GradientSimilarity(Server):
     keep: int | None = None
     clusters: int | None = None
     complexity: float = 0.0
+    clients: int = field(default=0, init=False, repr=False, compare=False)
+    trained: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert self.mean  # checks the fields of the mean
@@ -140,18 +143,20 @@ class GradientSimilarity(Server):
             (not steps or self.lam != 0, Mistake("with a number of steps needs a positive lam", of("solve"))),
         )
 
-    @property
+    @cached_property
     def mean(self) -> Mean:
         """The aggregation that updates the global model."""
         return Mean(self.weights, self.over, self.radius)
 
-    def bind(self, context: Context) -> "BoundGradientSimilarity":
+    def bind(self, context: Context) -> Self:
         """Return the server with the number of clients and the names of the trained tensors."""
-        fields = {**vars(self), "clusters": self.clusters or self._clusters(context)}
-        gigabytes = 8 * context.clients**2 / 1e9
+        # Where the state of all pairs would be large, there are clusters, if they are possible.
+        possible = self.keep is None and self.solve == "exact" and context.exchange.view.common
+        usual = CLUSTERS if context.clients > PAIRS and possible else None
+        clusters, gigabytes = self.clusters or usual, 8 * context.clients**2 / 1e9
         require(
             (
-                context.clients <= MOST_PAIRS or bool(fields["keep"] or fields["clusters"]),
+                context.clients <= MOST_PAIRS or bool(self.keep or clusters),
                 Mistake(
                     f"weights of all pairs of {context.clients:,} clients take {gigabytes:,.0f} GB: give {{}} or {{}} "
                     f"with models of equal size and exact weights, or use at most {MOST_PAIRS:,} clients",
@@ -160,25 +165,7 @@ class GradientSimilarity(Server):
                 ),
             )
         )
-        return BoundGradientSimilarity(**fields, clients=context.clients, trained=context.trained)
-
-    def _clusters(self, context: Context) -> int | None:
-        """Return the number of clusters where the state of all pairs would be large, if clusters are possible."""
-        view = context.exchange.view
-        possible = self.keep is None and self.solve == "exact" and isinstance(view, BoundView) and view.common
-        return CLUSTERS if context.clients > PAIRS and possible else None
-
-
-@dataclass(frozen=True)
-class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
-    """``GradientSimilarity`` with the number of clients and the names of the trained tensors."""
-
-    clients: int = field(kw_only=True)
-    trained: tuple[str, ...] = field(kw_only=True)
-
-    @cached_property
-    def _mean(self) -> Mean:
-        return self.mean
+        return self.filled(clusters=clusters, clients=context.clients, trained=context.trained)
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
         """Assign the global model to the cohort. With ``once``, ask only clients that were not compared yet."""
@@ -199,7 +186,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         size = self.sketch or (SKETCH if self.keep or self.clusters else None)
         sketch = mixing.Sketch(size, make_key(0)) if size else None
         layout = Layout.of(state["params"]).only(self.trained)
-        gathered = Gathered(self._mean.empty(state["params"]), layout, mixing.GradientTable(sketch))
+        gathered = Gathered(self.mean.empty(state["params"]), layout, mixing.GradientTable(sketch))
         if "rows" in state.get("compared", {}):
             gathered.table.recall(self._ready(state).nonzero().view(-1).tolist(), state["compared"]["rows"])
         return gathered
@@ -209,13 +196,13 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         noise = float(arrival.sections.get("noise", 0.0))
         if noise < 0:
             raise PayloadError(f"noise must not be negative, got {noise}")
-        client, part, layout, like = arrival.client, arrival.part, arrival.layout, acc.total.like
+        client, part, layout, like = arrival.client, arrival.part, arrival.layout, acc.total.total
         vector = compared = arrival.vector(acc.total.vector.device)
         if not (part.whole and layout == acc.layout):
             compared = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
         # The table comes first: it refuses some gradients, and then nothing was added.
         acc.table.add(client, compared, None if part.whole else acc.layout.flatten(part.coverage(like)))
-        self._mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
+        self.mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
         acc.facts[client] = {"samples": arrival.samples, "noise": noise, "size": layout.size}
         return acc
 
@@ -230,7 +217,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         params: Params = state["params"]
         rates = {name: self.lr if name in self.trained else float(self.lr > 0) for name in params}
         moved = {name: params[name] + rates[name] * mean for name, mean in acc.total.mean().items()}
-        new = {**state, "params": self._mean.projected(moved)}
+        new = {**state, "params": self.mean.projected(moved)}
         if self.every == "round" or "rotation" not in state:
             acc.weights = True
             new |= self._learned(state, acc)

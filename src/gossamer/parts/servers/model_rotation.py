@@ -46,16 +46,14 @@ import numpy as np
 import torch
 
 from gossamer.core import tree
-from gossamer.core.codec import memory_of
 from gossamer.core.errors import PayloadError, require, wrong
-from gossamer.core.exchange import Arrival, Assignment, Context, Download
+from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, Download
 from gossamer.core.random import Key, fold
-from gossamer.core.server import MeasuredServer, ModelPerClient, Server
+from gossamer.core.server import Server
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Clock, Layout, Params, State
-from gossamer.core.view import NestedView
 from gossamer.parts.servers import mixing
-from gossamer.parts.servers.mean import Mean
+from gossamer.parts.servers.mean import Mean, Sum, WeightedMean
 
 SLACK = 1e-9
 """Relative tolerance when capped losses are counted."""
@@ -127,7 +125,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class WarmUp(Mean):
+class WarmUp(WeightedMean):
     """Weighted mean of client updates in the first rounds only.
 
     Args:
@@ -138,7 +136,11 @@ class WarmUp(Mean):
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
         """Assign the global model to the cohort in the first rounds, and skip the exchange afterwards."""
-        return super().assign(state, cohort, clock, key) if clock.round < self.rounds else None
+        return dict.fromkeys(cohort, GLOBAL) if clock.round < self.rounds else None
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        """Add the mean update, multiplied by the server learning rate, to the model."""
+        return self.moved(state, acc)
 
 
 @dataclass(frozen=True)
@@ -149,11 +151,17 @@ class ModelRotation(Server):
         warmup: rounds before the rotation starts; until then all clients use the global model
         largest: maximum factor of a loss; a larger one is divided among several visits; none disables it
         radius: maximum norm of a model, enforced by projection after each epoch; none disables it
+        clients: the number of clients
+        models: the store of their models
+        key: the run's key
     """
 
     warmup: int = 0
     largest: float | None = None
     radius: float | None = None
+    clients: int = field(default=0, init=False, repr=False, compare=False)
+    models: ClientStore = field(default_factory=ClientStore, init=False, repr=False, compare=False)
+    key: Key = field(default=Key(0, 0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(
@@ -162,21 +170,21 @@ class ModelRotation(Server):
             (self.radius is None or self.radius > 0, wrong(self, "radius", "must be positive")),
         )
 
-    def bind(self, context: Context) -> "BoundModelRotation":
+    def bind(self, context: Context) -> Self:
         """Return the server with the number of clients and the store of their models.
 
         Raises ``ConfigError`` for parts that do not work with the models of other clients.
         """
         exchange = context.exchange
-        view, layout = exchange.view, Layout.of(context.network.outline())
+        layout = Layout.of(context.network.outline())
         require(
             (
-                isinstance(view, NestedView) and view.nested,
+                exchange.view.nested,
                 "ModelRotation needs nested views, as clients train each other's models: use Full() or "
                 "WidthSlice(order='static')",
             ),
             (
-                not memory_of(exchange.codec).init(layout),
+                not exchange.codec.init(layout),
                 "ModelRotation needs a codec without client state, as clients train each other's models, "
                 f"got {exchange.codec}",
             ),
@@ -186,16 +194,7 @@ class ModelRotation(Server):
             ),
             (exchange.labels == "all", f"ModelRotation needs labels='all', got {exchange.labels!r}"),
         )
-        return BoundModelRotation(**vars(self), clients=context.clients, models=context.models, key=context.network.key)
-
-
-@dataclass(frozen=True)
-class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
-    """``ModelRotation`` with the number of clients and the store of their models."""
-
-    clients: int = field(kw_only=True)
-    models: ClientStore = field(kw_only=True, repr=False, compare=False)
-    key: Key = field(kw_only=True, repr=False, compare=False)
+        return self.filled(clients=context.clients, models=context.models, key=context.network.key)
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
         """Assign a model to each host of the cohort; some may be idle. Skip the exchange during the warm-up."""

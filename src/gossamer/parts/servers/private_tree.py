@@ -6,7 +6,7 @@ https://arxiv.org/abs/2103.00039. The model of round t is computed from the sum 
     w_t = w_0 + server_lr v_t
     v_t = momentum v_{t-1} + (S_1 + ... + S_t + N_t) / m
 
-with the sums S of clipped updates (``private_sum``), m expected clients per round, and noise N_t. Without momentum, v_t
+with the sums S of clipped updates (``private``), m expected clients per round, and noise N_t. Without momentum, v_t
 is the noisy mean of all rounds. With momentum it is the sum of the velocities of SGD (DP-FTRLM).
 
 N_t comes from a binary tree over the rounds. Node i of level l covers the rounds i 2**l + 1 to (i + 1) 2**l, and has
@@ -54,11 +54,10 @@ from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.errors import require, wrong
-from gossamer.core.exchange import Context
 from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import fold
 from gossamer.core.types import Clock, Layout, Params, State
-from gossamer.parts.servers.private_sum import BoundPrivateServer, ClippedSum, PrivateServer, known
+from gossamer.parts.servers.private import ClippedSum, PrivateServer
 
 
 def prefix(rounds: int) -> list[tuple[int, int]]:
@@ -95,6 +94,8 @@ class TreeMean(PrivateServer):
         honaker: estimate sums from all nodes, so that they have less noise; else from the nodes that cover them
     """
 
+    secret_state: ClassVar[tuple[str, ...]] = ("sum", "nodes")
+
     server_lr: float = 1.0
     momentum: float = 0.0
     restart_every: int | None = None
@@ -109,28 +110,12 @@ class TreeMean(PrivateServer):
             (every is None or every >= 1, wrong(self, "restart_every", "must be at least 1")),
         )
 
-    def bind(self, context: Context) -> "BoundTreeMean":
-        """Return the server for one network and its clients."""
-        self.check(context)
-        return BoundTreeMean(**vars(self), **known(context))
-
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the tree, given how often a client takes part."""
         self.check_noise()
         from gossamer.parts.privacy.tree import tree as tree_guarantee  # imported here: it needs an optional package
 
         return tree_guarantee(self.noise_multiplier, participation, self.restart_every, honaker=self.honaker)
-
-
-@dataclass(frozen=True)
-class BoundTreeMean(BoundPrivateServer, TreeMean):
-    """``TreeMean`` with the run's key."""
-
-    secret_state: ClassVar[tuple[str, ...]] = ("sum", "nodes")
-
-    def bind(self, context: Context) -> "BoundTreeMean":
-        """Return the server itself."""
-        return self
 
     @property
     def deviation(self) -> float:

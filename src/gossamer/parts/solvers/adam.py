@@ -15,13 +15,13 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from gossamer.core.errors import require, wrong
-from gossamer.core.exchange import Context, Sections
+from gossamer.core.exchange import Sections
 from gossamer.core.solver import Gradient, Hyperparams
-from gossamer.core.types import Clock, Params, State
-from gossamer.parts.solvers.batches import InBatches
-from gossamer.parts.solvers.schedules import Constant, LRSchedule
+from gossamer.core.types import Clock, State
+from gossamer.parts.solvers.schedules import Constant, InBatches, LRSchedule, batch_rules
 
 
 @dataclass(frozen=True)
@@ -53,64 +53,32 @@ class Adam(InBatches):
     def __post_init__(self) -> None:
         require(
             (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
-            *self.batch_rules(),
+            *batch_rules(self),
             (0 <= self.beta < 1, wrong(self, "beta", "must be in [0, 1)")),
             (0 <= self.beta2 < 1, wrong(self, "beta2", "must be in [0, 1)")),
             (self.epsilon > 0, wrong(self, "epsilon", "must be positive")),
             (self.warmup >= 0, wrong(self, "warmup", "must not be negative")),
         )
 
-    def bind(self, context: Context) -> "BoundAdam":
-        """Return the solver with the names of the tensors that have moments."""
-        super().bind(context)
-        return BoundAdam(**vars(self), trained=context.trained)
-
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """Return the received model with both moments at 0."""
-        some = next(iter(start.values()))
-        zeros = {name: torch.zeros_like(tensor) for name, tensor in self.moving(start).items()}
-        step = torch.zeros((), dtype=torch.float64, device=some.device)
-        return {"params": start, "mean": zeros, "square": dict(zeros), "step": step}
-
-    def moving(self, start: Params) -> Params:
-        """Return the tensors that have moments: all floating-point ones, as long as the trained ones are not known."""
-        return {name: tensor for name, tensor in start.items() if tensor.is_floating_point()}
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
+        """Return the received parameters with both moments and the number of steps at 0."""
+        step = torch.zeros_like(start[..., :1], dtype=torch.float64)
+        return {"params": start, "mean": torch.zeros_like(start), "square": torch.zeros_like(start), "step": step}
 
     def hyperparams(self, clock: Clock) -> dict[str, float]:
         """Return the learning rate of this round."""
         return {"rate": self.lr * self.schedule.factor(clock.round, clock.rounds)}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """Take one Adam step."""
-        params: Params = carry["params"]
-        grads, forward = gradient(params)
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
+        """Take one Adam step. Entries that are not trained have no moments, and stay."""
+        grads, params = gradient(carry["params"])
         step = carry["step"] + 1
-        shrink, shrink2 = 1 - self.beta**step, 1 - self.beta2**step
-        rate = hyperparams["rate"] * (step / self.warmup).clamp(max=1) if self.warmup else hyperparams["rate"]
-        mean = {name: self.beta * carry["mean"][name] + (1 - self.beta) * g for name, g in grads.items()}
-        square = {name: self.beta2 * carry["square"][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
-        moved = {
-            name: params[name] - rate * (m / shrink.to(m)) / ((square[name] / shrink2.to(m)).sqrt() + self.epsilon)
-            for name, m in mean.items()
-        }
-        return {
-            "params": {**params, **forward, **moved},
-            "mean": {**carry["mean"], **mean},
-            "square": {**carry["square"], **square},
-            "step": step,
-        }
-
-
-@dataclass(frozen=True)
-class BoundAdam(Adam):
-    """``Adam`` for one network.
-
-    Args:
-        trained: the names of the trained tensors; running statistics and frozen weights have no moments
-    """
-
-    trained: tuple[str, ...] = ()
-
-    def moving(self, start: Params) -> Params:
-        """Return the trained tensors that the client holds."""
-        return {name: start[name] for name in self.trained if name in start}
+        # In float64 until here: in float32, 1 - beta2**t of the first steps has few digits.
+        shrink, shrink2 = (1 - self.beta**step).to(grads), (1 - self.beta2**step).to(grads)
+        rate = hyperparams["rate"]
+        if self.warmup:
+            rate = (rate * (step / self.warmup).clamp(max=1)).to(grads)
+        mean = self.beta * carry["mean"] + (1 - self.beta) * grads
+        square = self.beta2 * carry["square"] + (1 - self.beta2) * grads * grads
+        moved = params - rate * (mean / shrink) / ((square / shrink2).sqrt() + self.epsilon)
+        return {"params": moved, "mean": mean, "square": square, "step": step}

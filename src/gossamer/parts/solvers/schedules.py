@@ -1,11 +1,61 @@
-"""Learning rate schedules: a factor for each round. Rounds are counted from 0."""
+"""Schedules: the batches of a round, and the learning rates of the rounds. Rounds are counted from 0."""
 
 import math
+from abc import ABC
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from gossamer.core.errors import require, wrong
 from gossamer.core.fields import CheckedFields
+from gossamer.core.random import Key, fold, permutation
+from gossamer.core.solver import Solver
+
+# Batches.
+
+
+def plan(samples: int, batch: int | None, steps: int, key: Key) -> list[np.ndarray]:
+    """Return the sample indices of a number of batches. Every epoch is a new permutation of all samples."""
+    size, batches = batch or samples, list[np.ndarray]()
+    for epoch in range(-(-steps // -(-samples // size))):
+        order = permutation(fold(key, "epoch", epoch), samples)
+        batches += [order[i : i + size] for i in range(0, samples, size)]
+    return batches[:steps]
+
+
+class Batched(Solver, ABC):
+    """A solver with mini-batches: the field ``batch``; none takes all samples."""
+
+    batch: int | None
+
+    def batches(self, samples: int) -> int:
+        """Return the number of batches per epoch."""
+        return -(-samples // (self.batch or samples))
+
+
+class InBatches(Batched, ABC):
+    """A solver with mini-batches for a number of epochs or steps: the fields ``epochs``, ``steps`` and ``batch``."""
+
+    epochs: int
+    steps: int | None
+
+    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
+        """Return the sample indices of each batch. Every epoch is a new permutation of all samples."""
+        return plan(samples, self.batch, self.steps or self.epochs * self.batches(samples), key)
+
+
+def batch_rules(solver: Solver) -> list[tuple[bool, str]]:
+    """Return the checks of the fields ``epochs``, ``steps`` and ``batch``, each with its error message."""
+    epochs, steps, batch = (getattr(solver, name) for name in ("epochs", "steps", "batch"))
+    return [
+        (epochs >= 1, wrong(solver, "epochs", "must be at least 1")),
+        (steps is None or steps >= 1, wrong(solver, "steps", "must be at least 1")),
+        (batch is None or batch >= 1, wrong(solver, "batch", "must be at least 1")),
+    ]
+
+
+# Learning rates.
 
 
 class LRSchedule(Protocol):

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent on a client.
+"""Stochastic gradient descent on a client, and what solvers share that take steps of it.
 
 One step from weights ``w`` with the loss gradient ``g``, in this order:
 
@@ -10,22 +10,87 @@ One step from weights ``w`` with the loss gradient ``g``, in this order:
 """
 
 import math
+from abc import ABC
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Sections
 from gossamer.core.solver import Gradient, Hyperparams
-from gossamer.core.types import Clock, Params, State
-from gossamer.parts.solvers.batches import InBatches
-from gossamer.parts.solvers.schedules import Constant, LRSchedule
+from gossamer.core.types import Clock, State
+from gossamer.parts.solvers.schedules import Batched, Constant, InBatches, LRSchedule, batch_rules
 
 
 @dataclass(frozen=True)
-class SGD(InBatches):
+class Descent(Batched, ABC):
+    """Base of solvers that take steps of SGD: its fields, and the arithmetic of a step."""
+
+    lr: float = 0.1
+    epochs: int = 5
+    steps: int | None = None
+    batch: int | None = 16
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    proximal: float = 0.0
+    schedule: LRSchedule = Constant()
+
+    def rules(self) -> list[tuple[bool, str]]:
+        """Return the checks of these fields, each with its error message."""
+        return [
+            (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
+            *batch_rules(self),
+            (0 <= self.momentum < 1, wrong(self, "momentum", "must be in [0, 1)")),
+            (0 <= self.weight_decay < math.inf, wrong(self, "weight_decay", "must not be negative")),
+            (self.clip is None or self.clip > 0, wrong(self, "clip", "must be positive")),
+            (0 <= self.proximal < math.inf, wrong(self, "proximal", "must not be negative")),
+        ]
+
+    def rate(self, clock: Clock) -> float:
+        """Return the learning rate of a round."""
+        return self.lr * self.schedule.factor(clock.round, clock.rounds)
+
+    def begun(self, start: Tensor) -> State:
+        """Return a copy of the received parameters, which steps may overwrite, with velocity 0."""
+        return {"params": start.clone()} | ({"velocity": torch.zeros_like(start)} if self.momentum else {})
+
+    def moved(
+        self,
+        grads: Tensor,
+        params: Tensor,
+        start: Tensor,
+        carry: State,
+        rate: float | Tensor,
+        *,
+        limited: bool = True,
+    ) -> State:
+        """Return ``params`` and ``velocity`` after a step; without ``limited``, the gradient is not clipped."""
+        if self.proximal:
+            grads = torch.add(grads, self.where_trained(params - start, 0.0), alpha=self.proximal)
+        if self.clip is not None and limited:
+            grads = grads * torch.clamp(self.clip / (grads.norm(dim=-1, keepdim=True) + 1e-6), max=1.0)
+        if self.weight_decay:
+            grads = torch.add(grads, self.where_trained(params, 0.0), alpha=self.weight_decay)
+        if self.momentum:
+            grads = torch.add(grads, carry["velocity"], alpha=self.momentum)
+        # A compiled or stacked step is pure; one on its own saves the memory of a copy.
+        new = params - rate * grads if isinstance(rate, Tensor) else params.add_(grads, alpha=-rate)
+        return {"params": new} | ({"velocity": grads} if self.momentum else {})
+
+
+@dataclass(frozen=True)
+class PlainDescent(InBatches, Descent, ABC):
+    """Base of those with the batches and the learning rate of ``SGD``."""
+
+    def hyperparams(self, clock: Clock) -> dict[str, float]:
+        """Return the learning rate of this round."""
+        return {"rate": self.rate(clock)}
+
+
+@dataclass(frozen=True)
+class SGD(PlainDescent):
     """Mini-batch SGD for a number of epochs or steps per round.
 
     Args:
@@ -40,60 +105,14 @@ class SGD(InBatches):
         schedule: learning rate schedule: constant, exponential:RATE, steps:AT+AT,RATE or cosine
     """
 
-    lr: float = 0.1
-    epochs: int = 5
-    steps: int | None = None
-    batch: int | None = 16
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
-    proximal: float = 0.0
-    schedule: LRSchedule = Constant()
-
     def __post_init__(self) -> None:
-        require(
-            (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
-            *self.batch_rules(),
-            (0 <= self.momentum < 1, wrong(self, "momentum", "must be in [0, 1)")),
-            (0 <= self.weight_decay < math.inf, wrong(self, "weight_decay", "must not be negative")),
-            (self.clip is None or self.clip > 0, wrong(self, "clip", "must be positive")),
-            (0 <= self.proximal < math.inf, wrong(self, "proximal", "must not be negative")),
-        )
+        require(*self.rules())
 
-    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """Return a copy of the received model, which steps may overwrite, with velocity 0."""
-        rest = {"velocity": {name: torch.zeros_like(tensor) for name, tensor in start.items()}} if self.momentum else {}
-        return {"params": tree.clone(start), **rest}
+    def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
+        """Return a copy of the received parameters, with velocity 0."""
+        return self.begun(start)
 
-    def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """Return the learning rate of this round."""
-        return {"rate": self.lr * self.schedule.factor(clock.round, clock.rounds)}
-
-    def limited(self, grads: Params) -> Params:
-        """Return the gradient with a norm of at most ``clip``."""
-        if self.clip is None:
-            return grads
-        return tree.scale(grads, torch.clamp(self.clip / (tree.norm(grads) + 1e-6), max=1.0))
-
-    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
+    def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take one SGD step."""
-        params: Params = carry["params"]
-        grads, forward = gradient(params)
-        if self.proximal:
-            grads = tree.shift(grads, tree.subtract(params, {name: start[name] for name in grads}), self.proximal)
-        grads = self.limited(grads)
-        if self.weight_decay:
-            grads = tree.shift(grads, params, self.weight_decay)
-        if self.momentum:
-            grads = tree.shift(grads, carry["velocity"], self.momentum)
-        moved = _descend({name: params[name] for name in grads}, grads, hyperparams["rate"])
-        still = {"velocity": {**carry["velocity"], **grads}} if self.momentum else {}
-        return {"params": {**params, **forward, **moved}, **still}
-
-
-def _descend(params: Params, grads: Params, rate: float | Tensor) -> Params:
-    """Take a step, in place if the rate is a number. A compiled step, with tensors, is fused by the compiler."""
-    if isinstance(rate, Tensor):
-        return tree.shift(params, grads, -rate)
-    tree.shift_(params, grads, -rate)
-    return params
+        grads, params = gradient(carry["params"])
+        return self.moved(grads, params, start, carry, hyperparams["rate"])

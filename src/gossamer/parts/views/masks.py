@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,17 +12,17 @@ from gossamer.core import indices
 from gossamer.core.bits import numbers, unbits
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Params, Part, Payload, State, true_at
-from gossamer.core.view import ViewMemory
+from gossamer.core.view import CHANGE, View
 from gossamer.parts.views import mask_statistics
 
 Bits = dict[str, Tensor]
 """Packed bits by tensor name, each padded to whole bytes. A tensor without bits is held whole."""
 
 
-class MaskMemory(ViewMemory):
-    """A view whose client state is a personal mask, stored as ``mask``."""
+class MaskView(View):
+    """Base of views whose client state is a personal mask, stored as ``mask``."""
 
-    section: ClassVar[str] = "mask"
+    section: ClassVar[Literal["mask"]] = CHANGE
 
     def measure(self, before: Mapping[int, State], after: Mapping[int, State], like: Params) -> dict[str, Any]:
         """Return change, density and overlap of the masks."""

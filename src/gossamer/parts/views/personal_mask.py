@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -24,12 +24,12 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo
 from gossamer.core.random import Key, Purpose, fold, uniform, words
 from gossamer.core.types import Clock, Params, Part, Payload, State
-from gossamer.core.view import View
 from gossamer.parts.views import masks
-from gossamer.parts.views.masks import Bits, MaskMemory
+from gossamer.parts.views.masks import Bits, MaskView
 from gossamer.parts.views.sparsity import DENSITIES, Distribution, kept
 
-Trained = tuple[tuple[str, torch.Size], ...]
+Masked = tuple[tuple[str, int, int], ...]
+"""Name, number of entries in a mask, and size of each tensor with a mask."""
 
 LOWEST = torch.iinfo(torch.int64).min
 """XOR with this value flips the sign bit, so that signed words sort in unsigned order."""
@@ -39,7 +39,7 @@ MASK = "mask"
 
 
 @dataclass(frozen=True)
-class PersonalMask(View):
+class PersonalMask(MaskView):
     """A personal sparse mask per client, of fixed density.
 
     Args:
@@ -52,6 +52,8 @@ class PersonalMask(View):
         rate: fraction of a mask's entries dropped in the first round; it decays to 0 by a cosine
         last: let the drop rate reach 0 in the last round, instead of one round after it
         seed: seed of the initial masks; none takes the run's seed
+        masked: the tensors that are not held whole
+        at: the key of the initial masks
     """
 
     density: float = 0.5
@@ -62,6 +64,8 @@ class PersonalMask(View):
     rate: float = 0.5
     last: bool = True
     seed: int | None = None
+    masked: Masked = field(default=(), init=False, repr=False, compare=False)
+    at: Key = field(default=Key(0, 0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(
@@ -71,22 +75,14 @@ class PersonalMask(View):
             (0 <= self.rate <= 1, wrong(self, "rate", "must be in [0, 1]")),
         )
 
-    def bind(self, context: Context) -> "BoundPersonalMask":
-        """Return the view with the shapes of the trained tensors. Running statistics are held whole."""
+    def bind(self, context: Context) -> Self:
+        """Return the view with the trained tensors that have masks. Running statistics are held whole."""
         outline = context.network.outline()
-        tree.check_entries({name: outline[name] for name in context.trained}, "PersonalMask")
-        shapes = tuple((name, outline[name].shape) for name in context.trained)
-        bound = BoundPersonalMask(**vars(self), shapes=shapes, at=context.shared_key(self.seed))
-        _counts(bound)
-        return bound
-
-
-@dataclass(frozen=True)
-class BoundPersonalMask(MaskMemory, PersonalMask):
-    """``PersonalMask`` with the shapes of the trained tensors and the random key of the initial masks."""
-
-    shapes: Trained = field(kw_only=True)
-    at: Key = field(kw_only=True)
+        shapes = {name: outline[name].shape for name in context.trained}
+        tree.check_entries({name: outline[name] for name in shapes}, "PersonalMask")
+        counts = kept(shapes, DENSITIES[self.init](shapes, self.density))
+        masked = tuple((n, counts[n], size.numel()) for n, size in shapes.items() if counts[n] < size.numel())
+        return self.filled(masked=masked, at=context.shared_key(self.seed))
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """Return the part that the client's mask covers."""
@@ -94,12 +90,12 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
 
     def first(self, client: int) -> State:
         """Return a random mask with the required number of entries per tensor."""
-        return {"mask": _first(self, client if self.own_init else None)}
+        return {"mask": _first(self.masked, self.at, client if self.own_init else None)}
 
     def purposes(self, client: int) -> Iterable[Purpose]:
         """Return the initial masks: those of the client alone, or those that all clients share."""
         own = (client,) if self.own_init else ()
-        return [] if self.seed is not None else [(MASK, name, *own) for name in _counts(self)]
+        return [] if self.seed is not None else [(MASK, name, *own) for name, *_ in self.masked]
 
     def rate_at(self, clock: Clock) -> float:
         """Return the fraction of the mask's entries that is dropped in a round."""
@@ -109,7 +105,7 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
     @property
     def screens(self) -> bool:
         """Whether entries are added by their gradient."""
-        return self.moving and self.regrow == "gradient" and bool(_counts(self))
+        return self.moving and self.regrow == "gradient" and bool(self.masked)
 
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Drop the entries of smallest magnitude, and add the same number of other entries."""
@@ -119,8 +115,8 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
         wanted = info.gradient() if self.regrow == "gradient" else _drawn(fold(key, "regrow"), info.weights, old)
         weight, score = masks.padded(info.weights, old), masks.padded(wanted, old, torch.nan)
         before = masks.joined(old, weight.device)
-        sizes, share, counts = [8 * len(old[name]) for name in sorted(old)], self.rate_at(clock), _counts(self)
-        moves = [math.ceil(share * counts[name] - 1e-9) for name in sorted(old)]
+        sizes, share = [8 * len(old[name]) for name in sorted(old)], self.rate_at(clock)
+        moves = [math.ceil(share * count - 1e-9) for _, count, _ in sorted(self.masked)]
         after = bits(moved(unbits(before, len(weight)), weight.abs(), score.abs(), sizes, moves))
         return {"mask": masks.cut(after, old)}, masks.changes(before, after)
 
@@ -149,21 +145,13 @@ def moved(held: Tensor, weight: Tensor, wanted: Tensor, sizes: Sequence[int], co
     return left | masks.smallest_of_each(torch.where(left, torch.nan, -wanted), sizes, counts)
 
 
-@lru_cache(maxsize=64)
-def _counts(view: BoundPersonalMask) -> dict[str, int]:
-    """Return the number of mask entries of each tensor that is not held whole."""
-    shapes = dict(view.shapes)
-    counts = kept(shapes, DENSITIES[view.init](shapes, view.density))
-    return {name: counts[name] for name, shape in view.shapes if counts[name] < shape.numel()}
-
-
 @lru_cache(maxsize=256)
-def _first(view: BoundPersonalMask, client: int | None) -> Bits:
+def _first(masked: Masked, key: Key, client: int | None) -> Bits:
     """Return the initial mask of a client, or of all clients: the first entries of a random permutation."""
-    shapes, found = dict(view.shapes), {}
-    for name, count in _counts(view).items():
-        at = fold(view.at, MASK, name, *([] if client is None else [client]))
-        found[name] = bits(masks.smallest(words(at, shapes[name].numel()) ^ LOWEST, count))
+    found = {}
+    for name, count, size in masked:
+        at = fold(key, MASK, name, *([] if client is None else [client]))
+        found[name] = bits(masks.smallest(words(at, size) ^ LOWEST, count))
     return found
 
 

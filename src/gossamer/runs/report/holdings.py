@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.runs.report import plots
-from gossamer.tasks.data.strata import strata
+from gossamer.tasks.data.splits import strata
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,7 +25,7 @@ from gossamer.runs.report.order import chain
 from gossamer.runs.report.text import count, percent
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data
-from gossamer.tasks.data.strata import strata
+from gossamer.tasks.data.splits import strata
 
 Floats = npt.NDArray[np.float64]
 Stored = dict[int, tuple[str, list[str]]]

@@ -1,6 +1,5 @@
 """Data sets, and the partition of their samples over clients."""
 
-from gossamer.tasks.data.augment import Augment, CropFlip
 from gossamer.tasks.data.datasets import DATASETS, Source, load
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import (
@@ -15,9 +14,8 @@ from gossamer.tasks.data.partitioners import (
     Shards,
     Slices,
 )
-from gossamer.tasks.data.picture import draw, table
-from gossamer.tasks.data.samples import Data, Samples
-from gossamer.tasks.data.splits import split
+from gossamer.tasks.data.samples import Augment, CropFlip, Data, Samples
+from gossamer.tasks.data.splits import draw, split, table
 
 __all__ = [
     "DATASETS",

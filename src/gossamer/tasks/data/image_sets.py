@@ -1,21 +1,88 @@
 """Public image sets: MNIST and variants, SVHN, CIFAR. To add one, write an ``ImageSet`` and a class with its options.
 
-Checksums of downloads are the same as torchvision's. Digests of arrays were computed from the original files.
+A set is read from its files, verified and normalized. Pixels become (value / 255 - mean) / std in float32, per channel.
+The norm ``plain`` uses the set's own statistics for training and test images. Papers with other statistics have named
+norms. Checksums of downloads are the same as torchvision's. Digests of arrays were computed from the original files.
 """
 
-from collections.abc import Sequence
+import hashlib
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.core.errors import ConfigError
 from gossamer.core.random import Key
-from gossamer.tasks.data.download import Remote
-from gossamer.tasks.data.images import ImageSet, Norm, Reader
-from gossamer.tasks.data.locate import FileLayout
-from gossamer.tasks.data.readers import cifar, idx, mat, npz
-from gossamer.tasks.data.readers.base import Facts
-from gossamer.tasks.data.samples import Data
+from gossamer.tasks.data.cifar import read_cifar, read_cifar_tar
+from gossamer.tasks.data.locate import FileLayout, Remote, find, folder
+from gossamer.tasks.data.readers import Bytes, Facts, Images, read_idx, read_idx_zip, read_mat, read_npz
+from gossamer.tasks.data.samples import CropFlip, Data, Samples
+
+Reader = Callable[[Sequence[Path], Facts], tuple[Images, Images]]
+
+
+class Norm(NamedTuple):
+    """Mean and standard deviation per channel, of values in [0, 1]; a single value applies to all channels."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, x: Bytes) -> Tensor:
+        """Normalize images of bytes."""
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in self)
+        whole = torch.from_numpy(np.require(x, requirements="W")).contiguous()  # torch needs a writable array
+        return whole.float().div_(255).sub_(mean).div_(std)
+
+    def black(self) -> tuple[float, ...]:
+        """Return the normalized value of a black pixel."""
+        return tuple(((0 - torch.tensor(self.mean)) / torch.tensor(self.std)).tolist())
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A public image set: its known facts, file layouts, downloads, normalizations and default model."""
+
+    name: str
+    facts: Facts
+    layouts: tuple[FileLayout[Reader], ...]
+    remotes: tuple[Remote, ...]
+    norms: Mapping[str, tuple[Norm, Norm]]
+    model: str
+
+    def load(self, data_dir: Path | None, norm: str = "plain", augment: bool = False) -> Data:
+        """Load the set with the named statistics; with ``augment`` training images are shifted and mirrored."""
+        found = find(self.name, folder(data_dir), self.layouts, self.remotes)
+        train, test = found.read(found.paths, self.facts)
+        check_unaltered(self.name, self.facts, train, test)
+        train_norm, test_norm = self.norms[norm]
+        return Data(
+            self.name,
+            Samples(train_norm(train.x), torch.from_numpy(train.y)),
+            Samples(test_norm(test.x), torch.from_numpy(test.y)),
+            self.facts.classes,
+            split="dirichlet:0.3",
+            model=self.model,
+            augment=CropFlip(fill=train_norm.black()) if augment else None,
+        )
+
+
+def check_unaltered(name: str, facts: Facts, train: Images, test: Images) -> None:
+    """Refuse a complete set whose arrays differ from the known digests; subsets cannot be verified."""
+    known = iter(facts.arrays)
+    for part, whole in zip((train, test), facts.counts, strict=True):
+        for array, file, digest in ((part.x, part.x_file, next(known, "")), (part.y, part.y_file, next(known, ""))):
+            if not digest or len(array) != whole:
+                continue
+            last = np.moveaxis(array, 1, -1) if array.ndim == 4 else array
+            if hashlib.sha256(np.ascontiguousarray(last, dtype=np.uint8).data).hexdigest() != digest:
+                raise ConfigError(f"{file} is altered or belongs to another set: its samples are not those of {name}")
+
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -24,7 +91,7 @@ BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 
 def _npz(*names: str) -> FileLayout[Reader]:
-    return FileLayout((names,), (".",), npz.read)
+    return FileLayout((names,), (".",), read_npz)
 
 
 def _idx(stems: Sequence[str], folders: tuple[str, ...], read: Reader) -> FileLayout[Reader]:
@@ -36,8 +103,8 @@ def _idx(stems: Sequence[str], folders: tuple[str, ...], read: Reader) -> FileLa
 
 def _cifar(name: str, kind: str, inner: str, files: Sequence[str]) -> tuple[FileLayout[Reader], FileLayout[Reader]]:
     """Python or binary files of CIFAR, from the unpacked folder or from the archive."""
-    archived = partial(cifar.read_tar, members=[f"{inner}/{file}" for file in files])
-    unpacked: FileLayout[Reader] = FileLayout(tuple((file,) for file in files), (inner, f"{name}/{inner}"), cifar.read)
+    archived = partial(read_cifar_tar, members=[f"{inner}/{file}" for file in files])
+    unpacked: FileLayout[Reader] = FileLayout(tuple((file,) for file in files), (inner, f"{name}/{inner}"), read_cifar)
     return unpacked, FileLayout(((f"{name}-{kind}.tar.gz",),), (".", name), archived)
 
 
@@ -65,7 +132,7 @@ FASHION_MNIST = ImageSet(
     ),
     layouts=(
         _npz("fashion_mnist.npz", "fashion-mnist.npz"),
-        _idx(STEMS, ("fashion-mnist", "FashionMNIST/raw", "."), idx.read),
+        _idx(STEMS, ("fashion-mnist", "FashionMNIST/raw", "."), read_idx),
     ),
     remotes=_remotes(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -96,7 +163,7 @@ MNIST = ImageSet(
             "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
         ),
     ),
-    layouts=(_npz("mnist.npz"), _idx(STEMS, ("mnist", "MNIST/raw", "."), idx.read)),
+    layouts=(_npz("mnist.npz"), _idx(STEMS, ("mnist", "MNIST/raw", "."), read_idx)),
     remotes=_remotes(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         {
@@ -114,11 +181,11 @@ EMNIST_LETTERS = ImageSet(
     name="emnist-letters",
     facts=Facts(GREY, 26, (124_800, 20_800), first=1),
     layouts=(
-        _idx(LETTERS, ("emnist-letters", "emnist", "EMNIST/raw", "gzip", "."), partial(idx.read, transposed=True)),
+        _idx(LETTERS, ("emnist-letters", "emnist", "EMNIST/raw", "gzip", "."), partial(read_idx, transposed=True)),
         FileLayout(
             (("gzip.zip", "emnist.zip"),),
             ("emnist-letters", "emnist", "EMNIST/raw", "."),
-            partial(idx.read_zip, members=[f"gzip/{stem}.gz" for stem in LETTERS]),
+            partial(read_idx_zip, members=[f"gzip/{stem}.gz" for stem in LETTERS]),
         ),
     ),
     remotes=_remotes("https://biometrics.nist.gov/cs_links/EMNIST/", {"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"}),
@@ -134,7 +201,7 @@ SVHN_FILES = {
 SVHN = ImageSet(
     name="svhn",
     facts=Facts(COLOUR, 10, (73_257, 26_032), first=1, files=SVHN_FILES),
-    layouts=(FileLayout((("train_32x32.mat",), ("test_32x32.mat",)), ("svhn", "SVHN", "."), mat.read),),
+    layouts=(FileLayout((("train_32x32.mat",), ("test_32x32.mat",)), ("svhn", "SVHN", "."), read_mat),),
     remotes=_remotes("http://ufldl.stanford.edu/housenumbers/", SVHN_FILES),
     norms={
         "plain": _both((0.4496,), (0.1995,)),
@@ -204,64 +271,59 @@ CIFAR_100 = ImageSet(
 
 
 @dataclass(frozen=True)
-class FashionMnist:
+class FromFiles(ABC):
+    """A public set that is read from its files; ``norm`` and ``augment`` are the options of those that have them."""
+
+    whole: ClassVar[ImageSet]
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return self.whole.load(data_dir, **vars(self))
+
+
+@dataclass(frozen=True)
+class FashionMnist(FromFiles):
     """60,000 and 10,000 grey pictures of clothes, 28 x 28 pixels, 10 classes."""
 
+    whole: ClassVar[ImageSet] = FASHION_MNIST
     norm: Literal["plain", "fedmrn"] = "plain"
-
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return FASHION_MNIST.load(data_dir, self.norm)
 
 
 @dataclass(frozen=True)
-class Mnist:
+class Mnist(FromFiles):
     """60,000 and 10,000 handwritten digits, 28 x 28 pixels, 10 classes."""
 
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return MNIST.load(data_dir, "plain")
+    whole: ClassVar[ImageSet] = MNIST
 
 
 @dataclass(frozen=True)
-class EmnistLetters:
+class EmnistLetters(FromFiles):
     """124,800 and 20,800 handwritten letters, 28 x 28 pixels, 26 classes."""
 
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return EMNIST_LETTERS.load(data_dir, "plain")
+    whole: ClassVar[ImageSet] = EMNIST_LETTERS
 
 
 @dataclass(frozen=True)
-class Svhn:
+class Svhn(FromFiles):
     """73,257 and 26,032 photographed house numbers, cropped to a digit, 32 x 32 pixels in colour, 10 classes."""
 
+    whole: ClassVar[ImageSet] = SVHN
     norm: Literal["plain", "fedmrn"] = "plain"
-
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return SVHN.load(data_dir, self.norm)
 
 
 @dataclass(frozen=True)
-class Cifar10:
+class Cifar10(FromFiles):
     """50,000 and 10,000 photographs, 32 x 32 pixels in colour, 10 classes."""
 
+    whole: ClassVar[ImageSet] = CIFAR_10
     norm: Literal["plain", "imagenet", "fedrolex"] = "plain"
     augment: bool = True
 
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return CIFAR_10.load(data_dir, self.norm, self.augment)
-
 
 @dataclass(frozen=True)
-class Cifar100:
+class Cifar100(FromFiles):
     """50,000 and 10,000 photographs, 32 x 32 pixels in colour, 100 classes."""
 
+    whole: ClassVar[ImageSet] = CIFAR_100
     norm: Literal["plain", "fedrolex"] = "plain"
     augment: bool = True
-
-    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
-        """The set, from its files."""
-        return CIFAR_100.load(data_dir, self.norm, self.augment)

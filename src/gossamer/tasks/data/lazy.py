@@ -29,7 +29,7 @@ from gossamer.core.random import Key, fold, key, seeded
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.partition import Index
-from gossamer.tasks.data.samples import Batch, Samples
+from gossamer.tasks.data.samples import AnySamples, Batch
 
 AHEAD = 4
 """Maximum number of batches that each worker reads ahead."""
@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LazySamples(Samples):
+class LazySamples(AnySamples):
     """Samples of a data set that is larger than the memory budget; ``x`` is the map-style data set of the inputs.
 
     Args:

@@ -1,19 +1,80 @@
-"""From a partition rule and a data set to a split: assign owners, fill up small clients, draw personal test sets.
+"""From a partition rule and a data set to a split: assign owners, fill up small clients, draw personal test sets; a
+figure.
 
 Every client gets at least ``rule.min_samples`` training samples: missing ones are moved from the largest clients. A
 client's test set is that of its natural owner, or a draw from the test set with the client's label distribution. If
-targets are numbers, quantiles of the target take the place of labels. The order of training samples is not part of a
-split.
+targets are numbers, quantiles of the target take the place of labels: both are strata. The order of training samples is
+not part of a split.
+
+``table`` and ``draw`` show a split: the number of samples by client and class. In the figure, the x axis shows clients,
+the y axis classes; darker cells have more samples. The bars above show the numbers of samples per client. With more
+than two hundred clients, each column shows the mean of several.
 """
 
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
+import numpy.typing as npt
+from torch import Tensor
 
 from gossamer.core.errors import ConfigError, require
+from gossamer.core.extras import need
 from gossamer.core.random import Key, fold, generator, permutation
 from gossamer.tasks.data.partition import NOBODY, Index, Split, grouped, offsets, order_of, ranges
 from gossamer.tasks.data.partitioners import SPLITS, Natural, Quantile, Rule, shuffled_by_class
 from gossamer.tasks.data.samples import Data
-from gossamer.tasks.data.strata import Strata, ranks, strata
+
+MOST = 10
+"""The largest number of quantiles."""
+
+LEAST = 10
+"""The number of test samples per quantile, at least."""
+
+
+class Strata(NamedTuple):
+    """The stratum of each sample.
+
+    Args:
+        train: strata of the training samples
+        test: strata of the test samples
+        number: number of strata
+        name: what a stratum is
+    """
+
+    train: Index
+    test: Index
+    number: int
+    name: str
+
+
+def strata(data: Data, column: int = 0) -> Strata:
+    """Return the classes of samples or, where targets are no classes, the quantiles of one number of the target.
+
+    Quantiles are those of the training samples: each holds an equal part of them if no two are equal.
+    """
+    if data.classes:
+        return Strata(data.train.labels, data.test.labels, data.classes, "class")
+    train, test = numbers(data.train.y, column), numbers(data.test.y, column)
+    parts = max(1, min(MOST, len(test) // LEAST)) if len(test) else MOST
+    edges = np.quantile(train, np.arange(1, parts) / parts, method="inverted_cdf") if len(train) else np.empty(0)
+    found = [np.searchsorted(edges, values).astype(np.int64) for values in (train, test)]
+    return Strata(found[0], found[1], parts, "quantile of the target")
+
+
+def ranks(data: Data, column: int) -> Index:
+    """Return the rank of each training sample by one number of its target; equal targets have equal ranks."""
+    rank: Index = np.unique(numbers(data.train.y, column), return_inverse=True)[1].astype(np.int64)
+    return rank
+
+
+def numbers(targets: Tensor, column: int) -> npt.NDArray[np.float64]:
+    """Return one number of each target."""
+    rows = targets.reshape(len(targets), targets.shape[1:].numel())
+    require((0 <= column < rows.shape[1], f"column must be from 0 to {rows.shape[1] - 1}, got {column}"))
+    values: npt.NDArray[np.float64] = rows[:, column].cpu().double().numpy()
+    return values
+
 
 SMALLEST_TEST = 10
 
@@ -33,7 +94,10 @@ def split(rule: Rule, data: Data, clients: int, key: Key) -> Split:
     owner = top_up(owner, clients, rule.min_samples, fold(key, "top-up"))
     train = grouped(owner, clients)
     if isinstance(rule, Natural) and data.train.group is not None and data.test.group is not None:
-        return Split(*train, *_own_tests(data.train.group[train[0][train[1][:-1]]], data.test.group))
+        # The test samples of each client's natural owner; an owner may have none. Names of owners are ascending.
+        names, owned = data.train.group[train[0][train[1][:-1]]], data.test.group
+        client = np.minimum(np.searchsorted(names, owned), len(names) - 1)
+        return Split(*train, *grouped(np.where(names[client] == owned, client, NOBODY), len(names)))
     groups = strata(data, rule.column if isinstance(rule, Quantile) else 0)
     return Split(*train, *drawn_tests(*train, groups, fold(key, "test")))
 
@@ -85,12 +149,6 @@ def _from_the_largest(sizes: Index, total: int) -> Index:
     return give
 
 
-def _own_tests(names: Index, groups: Index) -> tuple[Index, Index]:
-    """Return the test samples of each client's natural owner; ``names`` are ascending. An owner may have none."""
-    client = np.minimum(np.searchsorted(names, groups), len(names) - 1)
-    return grouped(np.where(names[client] == groups, client, NOBODY), len(names))
-
-
 def drawn_tests(train_index: Index, train_start: Index, groups: Strata, key: Key) -> tuple[Index, Index]:
     """Draw test samples with each client's label distribution, without repetition within a client."""
     clients, trained, total = len(train_start) - 1, len(groups.train), len(groups.test)
@@ -124,3 +182,90 @@ def _largest_remainder(client: Index, count: Index, sizes: Index, wanted: Index)
     rank = np.empty_like(take)
     rank[order] = ranges(np.bincount(client, minlength=len(sizes)))
     return take + (rank < missing[client])
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = 200
+WRITTEN = 20
+INK = "#1f3b5c"
+PAPER = "#eef1f5"
+
+Floats = npt.NDArray[np.float64]
+
+
+def table(split: Split, data: Data) -> dict[str, float]:
+    """Return summary numbers of a split: clients, samples, sizes, labels per client, test samples per client.
+
+    If targets are numbers, quantiles of the target take the place of labels.
+    """
+    sizes, groups = split.sizes(), strata(data)
+    cells = np.sort(split.owners() * groups.number + groups.train[split.train_index])
+    held = "labels_per_client" if data.classes else "quantiles_per_client"
+    return {
+        "clients": split.clients,
+        "samples": len(split.train_index),
+        "unused": split.unused(len(data.train)),
+        "smallest": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "largest": int(sizes.max()),
+        held: int(np.count_nonzero(np.diff(cells, prepend=-1))) / split.clients,
+        "tests_per_client": len(split.test_index) / split.clients,
+    }
+
+
+def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
+    """Draw clients by classes to ``path``, in the format of its suffix; ``spec`` is part of the title."""
+    need("matplotlib")
+    from matplotlib.figure import Figure  # it has no global state, unlike pyplot
+    from matplotlib.ticker import MaxNLocator
+
+    groups = strata(data)
+    counts = split.counts(groups.train, groups.number).astype(np.float64)  # [clients, classes]
+    each = -(-split.clients // COLUMNS)  # clients per column
+    first = np.arange(0, split.clients, each)
+    members = np.diff(np.append(first, split.clients))
+    counts = np.add.reduceat(counts, first, axis=0) / members[:, None]  # [columns, classes]
+    sizes = counts.sum(axis=1)
+    width = float(np.clip(3.2 + 0.16 * len(counts), 6.4, 15.0))
+    figure = Figure(figsize=(width, float(np.clip(2.4 + 0.28 * groups.number, 3.6, 9.0))), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3.2])
+    above.bar(np.arange(len(sizes)), sizes, width=0.8 if len(sizes) <= 60 else 1.0, color=INK)
+    above.set_ylabel("samples")
+    above.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    above.spines[["top", "right", "bottom"]].set_visible(False)
+    above.tick_params(bottom=False, labelbottom=False)
+    _draw_cells(figure, below, counts, groups.name)
+    below.set_xlabel("client" if each == 1 else f"client (each column is the mean of {each})")
+    step = next(step for step in (1, 2, 5, 10, 20, 50) if len(counts) / step <= 25)
+    ticks = np.arange(0, len(counts), step)
+    below.set_xticks(ticks, [f"{tick * each:,}" for tick in ticks])
+    below.set_xlim(-0.5, len(counts) - 0.5)
+    names = [data.name, spec, f"{split.clients:,} client{'s' if split.clients > 1 else ''}"]
+    above.set_title("  ·  ".join(name for name in names if name), loc="left", color=INK, fontsize=11)
+    figure.savefig(path, dpi=150)
+    return Path(path)
+
+
+def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats, name: str) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    # Empty cells are blank, not merely pale.
+    colours = LinearSegmentedColormap.from_list("counts", ["#cfe0f1", "#4f8fc4", INK]).with_extremes(bad=PAPER)
+    shown = np.ma.masked_less_equal(counts.T, 0)
+    top = max(float(counts.max()), 1.0)
+    image = axes.imshow(shown, origin="lower", aspect="auto", interpolation="nearest", cmap=colours, vmin=0, vmax=top)
+    bar = figure.colorbar(image, ax=axes, label=f"samples of a {name}", pad=0.015, fraction=0.05)
+    bar.outline.set_visible(False)
+    axes.set_ylabel(name)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, steps=[1, 2, 5, 10]))
+    axes.set_ylim(-0.5, counts.shape[1] - 0.5)
+    axes.spines[:].set_visible(False)
+    if len(counts) <= WRITTEN >= counts.shape[1]:
+        for client, label in zip(*np.nonzero(counts), strict=True):
+            count = counts[client, label]
+            colour = "white" if count > 0.45 * top else INK
+            axes.text(client, label, f"{count:.0f}", ha="center", va="center", fontsize=7, color=colour)

@@ -9,30 +9,28 @@ Initial weights come from PyTorch's global generator. Seed it for reproducible w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from gossamer.core import specs
 from gossamer.core.errors import ConfigError, require
-from gossamer.tasks.nets.conv import cnn2, cnn4, cnn8, cnn_gn, lenet5, vgg11
-from gossamer.tasks.nets.dense import logistic, mlp
-from gossamer.tasks.nets.gpt import GPT2Size, GPTSize
-from gossamer.tasks.nets.lstm import lstm
-from gossamer.tasks.nets.mixer import mixer
-from gossamer.tasks.nets.resnet import resnet18
-from gossamer.tasks.nets.resnet_gn import resnet18_gn
+from gossamer.tasks.nets.images import (
+    cnn2,
+    cnn4,
+    cnn8,
+    cnn_gn,
+    lenet5,
+    logistic,
+    mixer,
+    mlp,
+    resnet18,
+    resnet18_gn,
+    vgg11,
+)
+from gossamer.tasks.nets.text import GPT2Size, GPTSize, TransformerSize, lstm
 
-__all__ = ["NETS", "Net", "Sizes", "build", "check_name"]
-
-
-class Sizes(Protocol):
-    """The sizes of a network that has several."""
-
-    def build(self, shape: torch.Size, classes: int) -> nn.Module:
-        """Build the network for inputs of ``shape``."""
-        ...
+__all__ = ["NETS", "Net", "build", "check_name"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Net:
     build: Callable[[torch.Size, int], nn.Module]
     summary: str
     min_side: int = 1
-    sizes: type[Sizes] | None = None
+    sizes: type[TransformerSize] | None = None
 
 
 NETS: dict[str, Net] = {
@@ -84,8 +82,13 @@ def build(name: str, shape: Sequence[int], classes: int) -> nn.Module:
     check_name(name)
     kind, sized, _ = name.partition(":")
     require((classes >= 1, f"model {name}: classes must be >= 1, got {classes}"))
-    if NETS[kind].min_side > 1:
-        _check_images(kind, shape)
+    if (least := NETS[kind].min_side) > 1:
+        if len(shape) != 3:
+            wanted = f"{kind} needs images (channels x height x width)"
+            raise ConfigError(f"{wanted}, got {_shown(shape)}: use mlp or logistic")
+        _, height, width = shape
+        small = f"{kind} needs images of at least {least} x {least}, got {height} x {width}: use mlp or logistic"
+        require((min(height, width) >= least, small))
     if NETS[kind].min_side == 0:
         require((len(shape) == 1, f"{kind} needs text (one row of characters), got {_shown(shape)}"))
     made = specs.parse(name, _sizes(), "model").build if sized else NETS[kind].build
@@ -102,17 +105,8 @@ def check_name(name: str) -> None:
         specs.parse(name, _sizes(), "model")
 
 
-def _sizes() -> dict[str, type[Sizes]]:
+def _sizes() -> dict[str, type[TransformerSize]]:
     return {name: net.sizes for name, net in NETS.items() if net.sizes}
-
-
-def _check_images(name: str, shape: Sequence[int]) -> None:
-    min_side = NETS[name].min_side
-    if len(shape) != 3:
-        raise ConfigError(f"{name} needs images (channels x height x width), got {_shown(shape)}: use mlp or logistic")
-    _, height, width = shape
-    small = f"{name} needs images of at least {min_side} x {min_side}, got {height} x {width}: use mlp or logistic"
-    require((min(height, width) >= min_side, small))
 
 
 def _shown(shape: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.tasks.widths.opened import States, gru_cell, lstm_cell, rnn_cell, run_layer
+from gossamer.tasks.widths.elastic import States, gru_cell, lstm_cell, rnn_cell, run_layer
 
 CELLS: dict[str, Callable[..., States]] = {
     "lstm": lstm_cell,

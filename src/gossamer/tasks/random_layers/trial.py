@@ -17,7 +17,7 @@ from torch.overrides import resolve_name
 from torch.utils.checkpoint import CheckpointError
 
 from gossamer.core.random import Key, tensor
-from gossamer.tasks.modes import LightMode
+from gossamer.tasks.operations import LightMode
 from gossamer.tasks.random_layers.mode import Layers, Recorded
 
 T = TypeVar("T")

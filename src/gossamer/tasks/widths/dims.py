@@ -9,6 +9,8 @@ input, of the output, of image positions, or numbers written in code.
 import math
 from collections.abc import Iterable, Sequence
 
+from torch import Tensor
+
 Dim = tuple["Unit", ...]
 
 
@@ -88,14 +90,19 @@ def tie(a: Dim, b: Dim) -> None:
             _join(one, other)
 
 
+def tie_all(a: Sequence[Dim], b: Sequence[Dim]) -> None:
+    """Tie the dimensions of two lists, one by one."""
+    for one, other in zip(a, b, strict=True):
+        tie(one, other)
+
+
 def _join(one: Unit, other: Unit) -> None:
     if one is other:
         return
     if one.sum and other.sum:
         if [length(part) for part in one.sum] != [length(part) for part in other.sum]:
             raise MismatchError("two concatenations with other lengths meet")
-        for mine, yours in zip(one.sum, other.sum, strict=True):
-            tie(mine, yours)
+        tie_all(one.sum, other.sum)
     elif other.sum:
         one, other = other, one
     fixed = one.fixed or other.fixed
@@ -131,3 +138,25 @@ def concatenated(dims: Sequence[Dim]) -> Dim:
     unit = Unit(sum(map(length, dims)))
     unit.sum = tuple(dims)
     return (unit,)
+
+
+class Tracked:
+    """The dimensions of the tensors that a trace has seen.
+
+    With ``streams`` added dimensions are tied. Without it, a sum takes the channels of the newest layer: each layer
+    then draws its own channels, as in published code for random sub-models.
+    """
+
+    def __init__(self, streams: bool) -> None:
+        self.streams = streams
+        self._known: dict[int, tuple[Tensor, list[Dim]]] = {}
+
+    def dims(self, tensor: Tensor) -> list[Dim]:
+        """Return the dimensions of a tensor; an unknown tensor gets new ones."""
+        if id(tensor) not in self._known:
+            self.put(tensor, [fresh(size) for size in tensor.shape])
+        return self._known[id(tensor)][1]
+
+    def put(self, tensor: Tensor, dims: list[Dim]) -> None:
+        """Store the dimensions of a tensor, and keep the tensor so that its id is not reused."""
+        self._known[id(tensor)] = tensor, dims

@@ -1,30 +1,16 @@
 """Rules for operations: which dimensions an operation ties or fixes, by torch's name of the operation."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gossamer.tasks.widths.dims import Dim, concatenated, fix, fresh, length, plain, regroup, tie
+from gossamer.tasks.widths.dims import Dim, Tracked, concatenated, fix, fresh, length, plain, regroup, tie, tie_all
 
 
 class UnknownOperationError(Exception):
     """An operation without a rule."""
-
-
-class Tracked(Protocol):
-    """Lookup of the dimensions of tensors."""
-
-    streams: bool
-
-    def dims(self, tensor: Tensor) -> list[Dim]:
-        """Return the dimensions of a tensor."""
-        ...
-
-    def put(self, tensor: Tensor, dims: list[Dim]) -> None:
-        """Store the dimensions of a tensor."""
-        ...
 
 
 class Call(NamedTuple):
@@ -155,8 +141,7 @@ def added_product(call: Call) -> None:
 
 def _product(call: Call, left: list[Dim], right: list[Dim]) -> None:
     tie(_take(left[-1]), right[-2])
-    for one, other in zip(left[:-2], right[:-2], strict=True):
-        tie(one, other)
+    tie_all(left[:-2], right[:-2])
     call.put([*left[:-1], right[-1]])
 
 
@@ -229,8 +214,7 @@ def layer_norm(call: Call) -> None:
         _take(dim)
     for tensor in call.args[2:4]:
         if isinstance(tensor, Tensor):
-            for dim, mine in zip(x[-last:], call.trace.dims(tensor), strict=True):
-                tie(dim, mine)
+            tie_all(x[-last:], call.trace.dims(tensor))
     call.put(x, call.out[0])
 
 
@@ -246,10 +230,8 @@ def embedding(call: Call) -> None:
 def attention(call: Call) -> None:
     """Attention: tie queries with keys, and keys with values."""
     query, keys, values = (call.dims(position) for position in range(3))
-    for one, other in zip(query[:-2], keys[:-2], strict=True):
-        tie(one, other)
-    for one, other in zip(keys[:-1], values[:-1], strict=True):
-        tie(one, other)
+    tie_all(query[:-2], keys[:-2])
+    tie_all(keys[:-1], values[:-1])
     tie(query[-1], keys[-1])
     call.put([*query[:-1], values[-1]], call.out[0])
 
@@ -447,8 +429,7 @@ def stacked(call: Call) -> None:
     """Stack along a new, fixed dimension; tie the others."""
     rows = [call.trace.dims(tensor) for tensor in call.args[0]]
     for other in rows[1:]:
-        for one, two in zip(rows[0], other, strict=True):
-            tie(one, two)
+        tie_all(rows[0], other)
     dims = list(rows[0])
     dims.insert(call.given(1, "dim", 0) % call.out.dim(), fresh(len(rows), fixed=True))
     call.put(dims)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gossamer import ConfigError, Feedback, OnWeights, PayloadError
-from gossamer.core.codec import Codec, IntegerSums, of_client
+from gossamer.core.codec import Codec, Coding
 from gossamer.core.privacy import Participation
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout
@@ -24,9 +24,9 @@ from gossamer.parts.codecs import (
     Skellam,
     TopK,
 )
-from gossamer.parts.codecs.private.distributed import BoundNoise, DistributedNoise
-from gossamer.parts.codecs.private.packing import pack, unpack
-from gossamer.parts.codecs.private.tables import reach
+from gossamer.parts.codecs.distributed_noise import DistributedNoise, pack, unpack
+from gossamer.parts.codecs.noise_tables import reach
+from gossamer.parts.codecs.rotation import Rotation
 from gossamer.testing import check_codec
 
 KEY = key(31)
@@ -44,15 +44,16 @@ def updates(clients: int, size: int, norm: float = 1.0) -> Tensor:
     return (norm * x / x.norm(dim=1, keepdim=True)).float()
 
 
-def mean_of(codec: IntegerSums, x: Tensor, at: Key = KEY) -> tuple[Tensor, Tensor]:
+def mean_of(codec: Codec, x: Tensor, at: Key = KEY) -> tuple[Tensor, Tensor]:
     """The decoded mean of updates, and the sum of the values."""
     here = layout(x.shape[1])
-    sent = [of_client(codec, client) for client in range(len(x))]
-    values = [codec.to_sum(one.encode(row, here, at), here, at).long() for one, row in zip(sent, x, strict=True)]
+    sent = [codec.encode(row, Coding(here, at, client=client)) for client, row in enumerate(x)]
+    values = [codec.to_sum(payload, Coding(here, at)).long() for payload in sent]
     total = torch.stack(values).sum(0)
-    assert int(torch.stack(values).max()) <= codec.sum_limit(here)
+    (segment,) = codec.sum_segments(here)
+    assert int(torch.stack(values).max()) <= segment.limit
     assert len(total) == codec.sum_size(here)
-    return codec.from_sum(total.double() / len(x), here, at), total
+    return codec.from_sum(total.double() / len(x), Coding(here, at)), total
 
 
 @pytest.mark.parametrize("kind", DISTRIBUTED)
@@ -86,7 +87,7 @@ def test_values_fill_the_range_and_never_leave_it(kind: Any, bits: int) -> None:
     assert grid.inner >= grid.clip
     x = torch.zeros(64)
     x[5] = 100.0
-    values = unpack(codec.encode(x, layout(64), KEY), bits, 64, 2 * grid.top) - grid.top
+    values = unpack(codec.encode(x, Coding(layout(64), KEY)), bits, 64, 2 * grid.top) - grid.top
     assert abs(int(values[5]) - grid.clip) < 6 * math.sqrt(grid.variance) + 1
 
 
@@ -95,19 +96,19 @@ def test_rotated_entries_are_far_inside_the_range() -> None:
         codec = DiscreteGaussian(clients=1000)
         grid, x = codec.grid(size), torch.zeros(size)
         x[size // 2] = 1.0
-        y = codec._rotated(x.double(), KEY)
+        y = Rotation(size, KEY).forward(x.double())
         assert float(y.abs().max()) / grid.step < 0.75 * grid.inner
 
 
 def test_clients_share_the_rotation_and_draw_their_own_noise() -> None:
     x, here = updates(1, 500)[0], layout(500)
     for codec in (DiscreteGaussian(), Skellam(), PoissonBinomial(), LocalGaussian()):
-        one, other = (of_client(codec, client).encode(x, here, KEY) for client in (1, 2))
+        one, other = (codec.encode(x, Coding(here, KEY, client=client)) for client in (1, 2))
         assert any(not torch.equal(one[name], other[name]) for name in one)
-        again = of_client(codec, 1).encode(x, here, KEY)
+        again = codec.encode(x, Coding(here, KEY, client=1))
         assert all(torch.equal(one[name], again[name]) for name in one)
         secure = codec.bind(context(codec, "a protocol", 500, secure_noise=True))
-        first, second = (of_client(secure, 1).encode(x, here, KEY) for _ in range(2))
+        first, second = (secure.encode(x, Coding(here, KEY, client=1)) for _ in range(2))
         assert any(not torch.equal(first[name], second[name]) for name in first)
         assert not secure.exact
         assert codec.bind(context(codec, "a protocol", 500)).exact
@@ -139,18 +140,18 @@ def test_layers_of_different_scale_are_not_clipped_by_the_entry() -> None:
     size = 30_000
     x = torch.full((size,), 1e-5)
     x[:9000] = 1.0
-    codec = PoissonBinomial()
-    y = codec._forward((x / x.norm()).double(), KEY)
+    codec, ctx = PoissonBinomial(), Coding(layout(size), KEY)
+    y = codec._rotated((x / x.norm()).double(), ctx)
     assert float((y.abs() > codec._range(layout(size))).double().mean()) < 3e-4
-    assert torch.allclose(codec._inverse(y, layout(size), KEY), (x / x.norm()).double(), atol=1e-9)
+    assert torch.allclose(codec._rotated_back(y, ctx), (x / x.norm()).double(), atol=1e-9)
 
 
 def test_local_noise_is_added_before_any_codec() -> None:
     x, here = updates(1, 20_000, norm=50)[0], layout(20_000)
     codec = LocalGaussian(clip=2.0, noise_multiplier=0.1)
-    error = codec.decode(codec.encode(x, here, KEY), here, KEY) - 2 * x / x.norm()
+    error = codec.decode(codec.encode(x, Coding(here, KEY)), Coding(here, KEY)) - 2 * x / x.norm()
     assert float(error.std()) == pytest.approx(0.2, rel=0.03)
-    signs = replace(codec, codec=NoisySign(0.01)).encode(x, here, KEY)
+    signs = replace(codec, codec=NoisySign(0.01)).encode(x, Coding(here, KEY))
     assert signs.keys() == {"bits"}
     assert replace(codec, codec=DiscreteGaussian()).common
 
@@ -164,7 +165,7 @@ def test_packed_numbers_are_checked() -> None:
         unpack(pack(values, 12), 12, 5, 2**12 - 3)
     codec, here = PoissonBinomial(trials=4), layout(6)
     with pytest.raises(PayloadError, match="number above 4"):
-        codec.decode({"codes": torch.tensor([0b101, 0, 0], dtype=torch.uint8)}, here, KEY)
+        codec.decode({"codes": torch.tensor([0b101, 0, 0], dtype=torch.uint8)}, Coding(here, KEY))
 
 
 @pytest.mark.parametrize("codec", PRIVATE, ids=repr)
@@ -217,10 +218,8 @@ def test_wrong_settings_are_refused(made: Any, message: str) -> None:
 # Guarantees.
 
 
-def bound(codec: DistributedNoise, size: int) -> BoundNoise:
-    found = codec.bind(context(codec, "a protocol", size))
-    assert isinstance(found, BoundNoise)
-    return found
+def bound(codec: DistributedNoise, size: int) -> DistributedNoise:
+    return codec.bind(context(codec, "a protocol", size))
 
 
 @pytest.mark.parametrize("kind", DISTRIBUTED)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gossamer.core.random import Key, key, uniform
-from gossamer.parts.codecs.private import rounding
-from gossamer.parts.codecs.private.rounding import clipped, norm_bound, rounded
+from gossamer.parts.codecs import distributed_noise as rounding
+from gossamer.parts.codecs.distributed_noise import norm_bound, rounded
+from gossamer.parts.codecs.private import clipped
 
 VECTORS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40).map(lambda x: torch.tensor(x, dtype=torch.float64))
 

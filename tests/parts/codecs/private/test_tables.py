@@ -7,8 +7,8 @@ import torch
 from scipy import stats
 
 from gossamer.core.random import key, words
-from gossamer.parts.codecs.private import tables
-from gossamer.parts.codecs.private.tables import Weights, draw, gaussian_weights, reach, skellam_weights, thresholds
+from gossamer.parts.codecs import noise_tables as tables
+from gossamer.parts.codecs.noise_tables import Weights, draw, gaussian_weights, reach, skellam_weights, thresholds
 
 CPU = torch.device("cpu")
 

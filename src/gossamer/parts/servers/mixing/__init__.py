@@ -2,26 +2,35 @@
 
 Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023, https://arxiv.org/abs/2310.17761.
 
-    distances    ``GradientTable``: squared distances between the gradients of clients
-    sketch       ``Sketch``: short vectors with the same distances in expectation
-    weights      ``waterfill``, ``nearest``: mixing weights from distances
-    clusters     ``group``, ``between``: mixing weights of clusters of clients
+    distances    ``GradientTable``: squared distances between the gradients of clients, or of their sketches
+    weights      ``waterfill``, ``nearest``: mixing weights from distances; ``group``, ``between``: those of clusters
     stored       ``square``, ``support``: the forms in which a server stores mixing weights
-    colouring    ``edge_colours``: rounds in which no client and no model has two visits
     schedule     ``draw``, ``visits``: which client trains which model in a round
 """
 
-from gossamer.parts.servers.mixing.clusters import between, group, hosts, shares
-from gossamer.parts.servers.mixing.colouring import Indices, edge_colours
-from gossamer.parts.servers.mixing.distances import GradientTable, block_rows
-from gossamer.parts.servers.mixing.schedule import Flags, Pairs, Table, carried, draw, pending, slot, visits
-from gossamer.parts.servers.mixing.sketch import Sketch
+from gossamer.parts.servers.mixing.distances import GradientTable, Sketch, block_rows
+from gossamer.parts.servers.mixing.schedule import (
+    Flags,
+    Indices,
+    Pairs,
+    Table,
+    carried,
+    draw,
+    edge_colours,
+    pending,
+    slot,
+    visits,
+)
 from gossamer.parts.servers.mixing.stored import Weights, dense, even, looked_up, sampled, square, summary, support
 from gossamer.parts.servers.mixing.weights import (
+    between,
     complexity,
     descend,
+    group,
+    hosts,
     nearest,
     penalty,
+    shares,
     simplex,
     usual_lambda,
     waterfill,

@@ -4,7 +4,7 @@
     who, much                 [clients, keep]: indices of the kept clients and their weights; all other weights are 0
     cluster, share, between   the cluster of each client, its share of the samples of the cluster, and the weights of
                               clusters for clusters: client i has the weight between[A, B] share_j for client j, where A
-                              and B are their clusters; see ``clusters``
+                              and B are their clusters; see ``weights``
 
 Before the first comparison a server stores none of them, and all clients have equal weights.
 """
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gossamer.core.random import Key
 from gossamer.core.types import State
-from gossamer.parts.servers.mixing import clusters
 from gossamer.parts.servers.mixing.schedule import Flags, Pairs
+from gossamer.parts.servers.mixing.weights import VISITS, hosts
 
 Weights = npt.NDArray[np.float64]
 """The weight of each pair."""
@@ -83,8 +83,8 @@ def support(kept: State, known: Flags, key: Key) -> tuple[Pairs, Weights]:
     [0, 1, 1]
     """
     if sampled(kept):
-        pairs = clusters.hosts(kept["cluster"].cpu(), kept["share"].cpu(), kept["between"].cpu(), known, key)
-        return pairs, np.full(len(pairs.models), 1 / clusters.VISITS)
+        pairs = hosts(kept["cluster"].cpu(), kept["share"].cpu(), kept["between"].cpu(), known, key)
+        return pairs, np.full(len(pairs.models), 1 / VISITS)
     if "who" in kept:
         who, much = kept["who"].cpu(), kept["much"].cpu()
         order = who.argsort(1)

@@ -14,30 +14,30 @@ from typing import TYPE_CHECKING
 from gossamer.core.lazy import Registry, attach
 
 if TYPE_CHECKING:
-    from gossamer.parts.servers.robust.bucketing import Bucketing as Bucketing
-    from gossamer.parts.servers.robust.centered_clipping import CenteredClipping as CenteredClipping
-    from gossamer.parts.servers.robust.clip import Clip as Clip
-    from gossamer.parts.servers.robust.geometric_median import GeometricMedian as GeometricMedian
     from gossamer.parts.servers.robust.krum import Krum as Krum
-    from gossamer.parts.servers.robust.median import Median as Median
-    from gossamer.parts.servers.robust.multi_krum import MultiKrum as MultiKrum
-    from gossamer.parts.servers.robust.rule import Aggregate as Aggregate
-    from gossamer.parts.servers.robust.rule import Rule as Rule
+    from gossamer.parts.servers.robust.krum import MultiKrum as MultiKrum
+    from gossamer.parts.servers.robust.rules import Bucketing as Bucketing
+    from gossamer.parts.servers.robust.rules import CenteredClipping as CenteredClipping
+    from gossamer.parts.servers.robust.rules import Clip as Clip
+    from gossamer.parts.servers.robust.rules import GeometricMedian as GeometricMedian
+    from gossamer.parts.servers.robust.rules import Median as Median
+    from gossamer.parts.servers.robust.rules import TrimmedMean as TrimmedMean
+    from gossamer.parts.servers.robust.server import Aggregate as Aggregate
     from gossamer.parts.servers.robust.server import Robust as Robust
-    from gossamer.parts.servers.robust.trimmed_mean import TrimmedMean as TrimmedMean
+    from gossamer.parts.servers.robust.server import Rule as Rule
     from gossamer.parts.servers.robust.updates import Updates as Updates
 
 RULES: "Registry[type[Rule]]" = Registry(
     __name__,
     {
-        "clip": "clip.Clip",
-        "median": "median.Median",
-        "trimmed-mean": "trimmed_mean.TrimmedMean",
-        "geometric-median": "geometric_median.GeometricMedian",
+        "clip": "rules.Clip",
+        "median": "rules.Median",
+        "trimmed-mean": "rules.TrimmedMean",
+        "geometric-median": "rules.GeometricMedian",
         "krum": "krum.Krum",
-        "multi-krum": "multi_krum.MultiKrum",
-        "centered-clipping": "centered_clipping.CenteredClipping",
-        "bucketing": "bucketing.Bucketing",
+        "multi-krum": "krum.MultiKrum",
+        "centered-clipping": "rules.CenteredClipping",
+        "bucketing": "rules.Bucketing",
     },
 )
 """Rules by the name that the command line uses."""

@@ -1,16 +1,8 @@
-"""Krum: the update that is closest to its nearest neighbours.
+"""Rules that select updates by their distances to others: Krum and Multi-Krum.
 
 Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017,
-https://arxiv.org/abs/1703.02757. With n updates of which at most f are hostile, the score of an update is the sum of
-its squared distances to the n - f - 2 nearest others. The aggregate is the update with the smallest score. Weights are
-not used, as in the paper.
-
-Breaking point: f hostile updates, and n >= 2 f + 3. Krum takes one client's update per round, so training is slower
-than with a mean; where the clients' data differ, the others are never heard (``Bucketing`` helps).
-
-Distances come from inner products, which are summed over ranges of entries in float64. The distance of two clients that
-hold parts of the model is over the entries that both hold, scaled to the size of the model. It is infinite if they have
-none in common.
+https://arxiv.org/abs/1703.02757. ``Krum`` takes the update that is closest to its nearest neighbours, ``MultiKrum``
+(section 4) the mean of the updates with the best scores. Updates count equally, as in the paper.
 """
 
 from collections.abc import Sequence
@@ -22,13 +14,18 @@ from torch import Tensor
 from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import State
-from gossamer.parts.servers.robust.rule import Aggregate, Rule
+from gossamer.parts.servers.robust.server import Aggregate, Rule
 from gossamer.parts.servers.robust.updates import Updates, blocks
 
 
 @dataclass(frozen=True)
-class Krum(Rule):
-    """The update with the smallest sum of distances to its neighbours.
+class Scored(Rule):
+    """Base of rules that select updates by the scores of Krum.
+
+    With n updates of which at most f are hostile, the score of an update is the sum of its squared distances to the
+    n - f - 2 nearest others, and small ones are good.
+
+    Breaking point: f hostile updates, and n >= 2 f + 3.
 
     Args:
         f: the number of hostile clients in a round that is tolerated
@@ -48,9 +45,51 @@ class Krum(Rule):
         """Return f, or nothing with too few updates."""
         return self.f if updates >= self.min_updates else 0
 
+
+@dataclass(frozen=True)
+class Krum(Scored):
+    """The update with the smallest sum of distances to its neighbours.
+
+    Krum takes one client's update per round, so training is slower than with a mean; where the clients' data differ,
+    the others are never heard (``Bucketing`` helps).
+
+    Args:
+        f: the number of hostile clients in a round that is tolerated
+    """
+
     def aggregate(self, updates: Updates, memory: State, key: Key) -> Aggregate:
         """Return the best update."""
         return mean_of(updates, ranking(updates, self.f)[:1])
+
+
+@dataclass(frozen=True)
+class MultiKrum(Scored):
+    """Mean of the updates with the smallest sums of distances to their neighbours.
+
+    m = 1 is Krum; more updates make the aggregate less noisy. Damaskinos et al., AggregaThor, MLSys 2019, prove that f
+    hostile updates are tolerated for m up to n - f - 2, which is the default and the largest value here. If fewer
+    updates arrive than in a full round, m is reduced to it.
+
+    Args:
+        f: the number of hostile clients in a round that is tolerated
+        m: the number of updates in the mean; none: the number of updates minus f + 2
+    """
+
+    m: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require((self.m is None or self.m >= 1, wrong(self, "m", "must be at least 1")))
+
+    @property
+    def min_cohort(self) -> int:
+        """The number of clients of which m can be selected."""
+        return max(self.min_updates, (self.m or 1) + self.f + 2)
+
+    def aggregate(self, updates: Updates, memory: State, key: Key) -> Aggregate:
+        """Return the mean of the best updates."""
+        most = updates.count - self.f - 2
+        return mean_of(updates, ranking(updates, self.f)[: min(self.m or most, most)])
 
 
 def mean_of(updates: Updates, used: Sequence[int]) -> Aggregate:
@@ -69,7 +108,11 @@ def ranking(updates: Updates, f: int) -> list[int]:
 
 
 def squared_distances(updates: Updates) -> Tensor:
-    """Return the squared distance of every two updates, in float64."""
+    """Return the squared distance of every two updates, in float64, from inner products over ranges of entries.
+
+    The distance of two clients that hold parts of the model is over the entries that both hold, scaled to the size of
+    the model. It is infinite if they have none in common.
+    """
     zero = torch.zeros(updates.count, updates.count, dtype=torch.float64, device=updates.like.device)
     squares, products, common = zero, zero.clone(), zero.clone()
     for rows, held in (block for chunk in updates.chunks() for block in blocks(chunk)):

@@ -24,7 +24,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.exchange import Arrival
 from gossamer.core.types import Layout, Params
-from gossamer.parts.servers.clipping import whole_vector
+from gossamer.parts.servers.mean import whole_vector
 
 ENTRIES = 2**25
 """Decoded entries that are held at once, however small the model is: 128 MiB of float32."""
