@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gossamer.core.files import to_tensors
 from gossamer.core.sparse import compact
 from gossamer.engines.executors import threads
-from gossamer.engines.export import onnx_model, program
+from gossamer.engines.export import programs
 from gossamer.runs.report import text
 from gossamer.tasks.nets import build
 
@@ -40,27 +40,27 @@ def written(module: nn.Module, side: int) -> dict[str, bytes]:
     """Return the content of every file; empty if it is not written."""
     state = module.state_dict()
     small = compact(state)
-    traced = program.trace(module, torch.zeros(2, 3, side, side))
+    traced = programs.trace(module, torch.zeros(2, 3, side, side))
     assert traced.program is not None, traced.problem
-    thinned = program.thinned(traced)
-    model = onnx_model.convert(traced, "{}")
+    thinned = programs.thinned(traced)
+    model = programs.to_onnx(traced, "{}")
     files = {
         "safetensors": to_tensors(state),
         "sparse": to_tensors(small) if len(small) > len(state) else b"",
-        "pt2": program.save(traced.program),
-        "sparse pt2": program.save(thinned) if thinned else b"",
+        "pt2": programs.save(traced.program),
+        "sparse pt2": programs.save(thinned) if thinned else b"",
         "onnx": model.SerializeToString(),
     }
-    return {**files, "sparse onnx": model.SerializeToString() if onnx_model.thin(model) else b""}
+    return {**files, "sparse onnx": model.SerializeToString() if programs.thin_onnx(model) else b""}
 
 
 def calls(module: nn.Module, files: dict[str, bytes]) -> dict[str, Callable[[Tensor], Tensor]]:
     """Return the network and every program that was written."""
     load: dict[str, Callable[[bytes], Callable[[Tensor], Tensor]]] = {
-        "pt2": program.load,
-        "sparse pt2": program.load,
-        "onnx": onnx_model.load,
-        "sparse onnx": onnx_model.load,
+        "pt2": programs.load,
+        "sparse pt2": programs.load,
+        "onnx": programs.load_onnx,
+        "sparse onnx": programs.load_onnx,
     }
     return {"network": module, **{name: read(files[name]) for name, read in load.items() if files[name]}}
 

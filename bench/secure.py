@@ -26,16 +26,22 @@ import torch
 from gossamer.core.secure import Member, SumSegment
 from gossamer.core.types import Payload, State
 from gossamer.core.wire import Body, Head, address
-from gossamer.parts.secure import SecAgg, graph, primitives, roster
+from gossamer.parts.secure import SecAgg, primitives, rules
 from gossamer.parts.secure import client as client_side
-from gossamer.parts.secure.roster import SimulatedKeys
+from gossamer.parts.secure.primitives import SimulatedKeys
 
 PHASES = ("keys", "shares", "check", "train", "consent", "unmask")
 FLOWER = ("keys", "shares", "train", "unmask")
 TOPIC, MODELS = b"bench", bytes(32)
 VALUES = {"one bit": 1, "16 bits": (1 << 16) - 1}
 HEAD = ("protocol", "lost", "client", "server", *PHASES)
-SHARED = (client_side._unsigned, client_side._unsigned_claim, primitives._signed_by, roster._verified, graph.graph_of)
+SHARED = (
+    client_side._unsigned,
+    client_side._unsigned_claim,
+    primitives._signed_by,
+    primitives._verified,
+    rules.graph_of,
+)
 """What clients in one process would compute once for all of them."""
 
 

@@ -273,7 +273,7 @@ INSIDE = {"Models"}
 
 def parts(kind: type) -> Iterator[type]:
     """All concrete parts of a kind in the library."""
-    for package in (codecs, views, solvers, servers, samplers, methods, parametrizations):
+    for package in (codecs, views, solvers, servers, samplers, methods):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("_triton"):
                 importlib.import_module(module.name)

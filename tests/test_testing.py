@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gossamer import (
     SGD,
-    AnyDevice,
+    Channel,
     Clock,
     Codec,
     Dense,
@@ -824,7 +824,7 @@ def test_these_parts_pass_without_the_crash() -> None:
 
 
 @dataclass(frozen=True)
-class Whimsical(AnyDevice):
+class Whimsical(Channel):
     """Draws from a global random state."""
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:

@@ -22,7 +22,7 @@ from gossamer.core.secure import (
     TooFewClientsError,
 )
 from gossamer.core.types import Payload, State
-from gossamer.parts.secure.masks import add_packed, joined, lanes_of, packed, rings, zeros
+from gossamer.parts.secure.primitives import add_packed, joined, lanes_of, packed, rings, zeros
 
 
 class ClearRound(SecureRound):

@@ -16,8 +16,7 @@ from gossamer.methods.private import noise_of
 from gossamer.methods.secure import secured
 from gossamer.parts.codecs.distributed_noise import Skellam
 from gossamer.parts.codecs.poisson_binomial import PoissonBinomial
-from gossamer.parts.samplers.poisson import Poisson
-from gossamer.parts.samplers.round_robin import RoundRobin
+from gossamer.parts.samplers.draws import Poisson, RoundRobin
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.servers.private import PrivateMean
 from reproduce.common.clear_sums import ClearSums

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gossamer.cli.sweeps import SweepResult as SweepResult
     from gossamer.cli.sweeps import load_sweep as load_sweep
     from gossamer.cli.sweeps import sweep as sweep
-    from gossamer.core.channel import AnyDevice as AnyDevice
+    from gossamer.core.channel import Channel as Channel
     from gossamer.core.channel import Receipt as Receipt
     from gossamer.core.codec import Codec as Codec
     from gossamer.core.errors import ConfigError as ConfigError
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from gossamer.methods import *
     from gossamer.methods.private import private as private
     from gossamer.parts.adapters.lora import LoRA as LoRA
-    from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
-    from gossamer.parts.channels.lossy import Lossy as Lossy
-    from gossamer.parts.channels.perfect import Perfect as Perfect
-    from gossamer.parts.channels.wireless import Wireless as Wireless
+    from gossamer.parts.channels.links import FleetLinks as FleetLinks
+    from gossamer.parts.channels.links import Lossy as Lossy
+    from gossamer.parts.channels.links import Perfect as Perfect
+    from gossamer.parts.channels.links import Wireless as Wireless
     from gossamer.parts.codecs.dense import Dense as Dense
     from gossamer.parts.codecs.distributed_noise import DiscreteGaussian as DiscreteGaussian
     from gossamer.parts.codecs.distributed_noise import Skellam as Skellam
@@ -73,17 +73,17 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.wrappers import Retain as Retain
     from gossamer.parts.downlinks.delta import Delta as Delta
     from gossamer.parts.downlinks.seed_sums import SendSums as SendSums
-    from gossamer.parts.parametrizations.supermask import Supermask as Supermask
+    from gossamer.parts.parametrizations import Supermask as Supermask
     from gossamer.parts.pruning_schedule import Progressive as Progressive
-    from gossamer.parts.samplers.by_size import BySize as BySize
-    from gossamer.parts.samplers.poisson import Poisson as Poisson
-    from gossamer.parts.samplers.power_of_choice import PowerOfChoice as PowerOfChoice
-    from gossamer.parts.samplers.round_robin import RoundRobin as RoundRobin
-    from gossamer.parts.samplers.uniform import Uniform as Uniform
-    from gossamer.parts.schedules.deadline import Deadline as Deadline
-    from gossamer.parts.schedules.fedasync import FedAsync as FedAsync
-    from gossamer.parts.schedules.fedbuff import FedBuff as FedBuff
-    from gossamer.parts.schedules.synchronous import Synchronous as Synchronous
+    from gossamer.parts.samplers.draws import BySize as BySize
+    from gossamer.parts.samplers.draws import Poisson as Poisson
+    from gossamer.parts.samplers.draws import PowerOfChoice as PowerOfChoice
+    from gossamer.parts.samplers.draws import RoundRobin as RoundRobin
+    from gossamer.parts.samplers.draws import Uniform as Uniform
+    from gossamer.parts.schedules.timing import Deadline as Deadline
+    from gossamer.parts.schedules.timing import FedAsync as FedAsync
+    from gossamer.parts.schedules.timing import FedBuff as FedBuff
+    from gossamer.parts.schedules.timing import Synchronous as Synchronous
     from gossamer.parts.secure.secagg import SecAgg as SecAgg
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MajorityAverage as MajorityAverage

@@ -40,7 +40,7 @@ from gossamer.engines.control import Callback
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result
 from gossamer.methods.composition import compose
-from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.samplers.draws import Uniform
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.entries import Full
 from gossamer.tasks.objective import Objective

@@ -7,8 +7,7 @@ import pytest
 
 from gossamer.analysis.secure_groups import smallest_cut, smallest_group, smallest_opened, thinned
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.secure.graph import Bounds, Graph, kept, needed, quorum
-from gossamer.parts.secure.rules import Rules
+from gossamer.parts.secure.rules import Bounds, Graph, Rules, kept, needed, quorum
 
 
 def complete(clients: int, threshold: float, colluding: float = 0.0) -> Rules:

@@ -24,7 +24,7 @@ from gossamer.core.random.private import gaussian
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, Layout
 from gossamer.engines.flower.messages import WORDS, read_keys
-from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.samplers.draws import Uniform
 from gossamer.parts.servers.private import PrivateMean
 from gossamer.runs.folder import RELEASES, Releases, RunFolder
 from gossamer.runs.records import read_metrics

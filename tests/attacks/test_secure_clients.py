@@ -16,11 +16,11 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.secure import DISPUTED, LIED, SumSegment, TooFewClientsError
 from gossamer.core.types import Payload
 from gossamer.engines.secure import proven
-from gossamer.parts.secure import SecAgg, dealing, shamir
+from gossamer.parts.secure import SecAgg, shamir
 from gossamer.parts.secure import client as client_side
-from gossamer.parts.secure.dealing import Dealing, challenge, hashed
-from gossamer.parts.secure.primitives import digest
-from gossamer.parts.secure.rules import PHASES, tensor
+from gossamer.parts.secure.primitives import digest, tensor
+from gossamer.parts.secure.rules import PHASES
+from gossamer.parts.secure.shamir import Dealing, challenge, hashed
 from helpers.secure_rounds import Rehearsal, values_of
 
 SEGMENTS = [SumSegment(40, 1), SumSegment(5, 300)]
@@ -175,7 +175,7 @@ def dealing_with(change: Callable[[list[int], list[int], list[int]], None]) -> A
 
 def with_dealer(monkeypatch: pytest.MonkeyPatch, done: Lying, dealer: int, program: Any) -> None:
     """Let one client deal with its own program."""
-    reply, honest = done.reply, dealing.deal
+    reply, honest = done.reply, shamir.deal
 
     def dealt(phase: str, client: int, request: Payload) -> Payload:
         monkeypatch.setattr(client_side, "deal", program if (phase, client) == ("shares", dealer) else honest)
@@ -203,7 +203,7 @@ def test_a_dealer_and_a_neighbour_that_lie_together_are_found_at_the_end(monkeyp
 
     done = lying("", [], lambda payload: payload)
     with_dealer(monkeypatch, done, 6, dealing_with(inconsistent))
-    honest = dealing.fits
+    honest = shamir.fits
 
     def complicit(context: bytes, point: int, plain: bytes, *more: Any) -> bool:
         return plain[:16] == shamir.packed([12345]) or honest(context, point, plain, *more)
@@ -222,7 +222,7 @@ def test_a_wrong_key_seed_and_silence_do_not_end_the_round(monkeypatch: pytest.M
     """The dealer shares another seed than that of its key and drops out. Its neighbours know their masks with it."""
 
     def other_key(context: bytes, self_seed: bytes, key_seed: bytes, *sizes: int) -> Dealing:
-        return dealing.deal(context, self_seed, bytes(16), *sizes)
+        return shamir.deal(context, self_seed, bytes(16), *sizes)
 
     done = lying("", [], lambda payload: payload, {when: [6]})
     with_dealer(monkeypatch, done, 6, other_key)
@@ -231,7 +231,7 @@ def test_a_wrong_key_seed_and_silence_do_not_end_the_round(monkeypatch: pytest.M
 
 def test_a_wrong_key_seed_and_silence_of_a_neighbour_end_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     done = lying("", [], lambda payload: payload, {"train": [6], "unmask": [3]})
-    with_dealer(monkeypatch, done, 6, lambda context, seed, _, *sizes: dealing.deal(context, seed, bytes(16), *sizes))
+    with_dealer(monkeypatch, done, 6, lambda context, seed, _, *sizes: shamir.deal(context, seed, bytes(16), *sizes))
     with pytest.raises(TooFewClientsError, match="client 6 shared a wrong key, and client 3, which knows the mask"):
         done.total()
     assert sorted(done.server.liars) == [6]

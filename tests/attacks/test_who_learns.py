@@ -20,8 +20,8 @@ from gossamer import dp_ftrl, fedavg, fedpm, private, secured
 from gossamer.core.bound import BoundExchange
 from gossamer.core.method import Method
 from gossamer.core.types import Layout, Params
+from gossamer.engines.flower import serve
 from gossamer.engines.flower.messages import WORDS, data, read_keys
-from gossamer.engines.flower.server import serve
 from gossamer.engines.kept_run import kept_key
 from gossamer.parts.servers.private import PrivateServer
 from gossamer.parts.servers.private_tree import TreeMean

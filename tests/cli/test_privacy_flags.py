@@ -16,7 +16,7 @@ from gossamer.core.privacy import Participation
 from gossamer.methods.private import MODES
 from gossamer.parts.codecs import DiscreteGaussian
 from gossamer.parts.privacy.accounting import gaussian
-from gossamer.parts.samplers.poisson import Poisson
+from gossamer.parts.samplers.draws import Poisson
 from gossamer.parts.secure import SecAgg
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.testing import tiny_task

@@ -12,7 +12,7 @@ from gossamer.cli import main
 from gossamer.cli.request import config_of
 from gossamer.engines.client import Client
 from gossamer.engines.executors import EAGER, EXECUTORS
-from gossamer.engines.ray.blueprint import Blueprint
+from gossamer.engines.ray.actor import Blueprint
 from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import read_about
 from gossamer.runs.report import labels, tables

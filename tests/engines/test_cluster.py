@@ -23,7 +23,8 @@ from gossamer.core.random import Key
 from gossamer.core.types import Clock
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientTask
-from gossamer.engines.ray import ClusterWarning, nodes, pool
+from gossamer.engines.ray import ClusterWarning, nodes
+from gossamer.engines.ray import cluster as pool
 from gossamer.engines.ray.actor import ClientActor, Machine
 from gossamer.engines.ray.dealer import AHEAD, Dealer
 from gossamer.engines.ray.jobs import OnNodes

@@ -36,7 +36,7 @@ from gossamer.engines.export import (
     export,
     stand,
 )
-from gossamer.engines.export.program import trace
+from gossamer.engines.export.programs import trace
 from gossamer.engines.simulation import Simulation
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder

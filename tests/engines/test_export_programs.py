@@ -24,8 +24,7 @@ from gossamer.engines.export import (
     SPARSE_PROGRAM,
     Exported,
     export,
-    onnx_model,
-    program,
+    programs,
     stand,
 )
 from gossamer.tasks.data import nests
@@ -49,25 +48,28 @@ def thin(module: nn.Module, density: float = 0.4) -> nn.Module:
     return module.eval()
 
 
-def programs(module: nn.Module, x: Nest) -> dict[str, Any]:
+def four_programs(module: nn.Module, x: Nest) -> dict[str, Any]:
     """Return the four programs of a network, read back, and check that the sparse ones are smaller."""
-    traced = program.trace(module, x)
+    traced = programs.trace(module, x)
     assert traced.program is not None, traced.problem
-    sparse = program.thinned(traced)
+    sparse = programs.thinned(traced)
     assert sparse is not None
-    model = onnx_model.convert(traced, "{}")
-    dense, found = model.SerializeToString(), {"pt2": program.save(traced.program), "sparse pt2": program.save(sparse)}
-    assert onnx_model.thin(model)
+    model = programs.to_onnx(traced, "{}")
+    dense, found = (
+        model.SerializeToString(),
+        {"pt2": programs.save(traced.program), "sparse pt2": programs.save(sparse)},
+    )
+    assert programs.thin_onnx(model)
     assert len(found["sparse pt2"]) < len(found["pt2"])
     assert model.ByteSize() < len(dense)
-    loaded: dict[str, Any] = {name: program.load(data) for name, data in found.items()}
-    return loaded | {"onnx": onnx_model.load(dense), "sparse onnx": onnx_model.load(model.SerializeToString())}
+    loaded: dict[str, Any] = {name: programs.load(data) for name, data in found.items()}
+    return loaded | {"onnx": programs.load_onnx(dense), "sparse onnx": programs.load_onnx(model.SerializeToString())}
 
 
 @torch.no_grad()
 def check(module: nn.Module, x: Nest, sizes: tuple[int, ...] = BATCHES) -> None:
     """Dense programs compute the scores of the network up to rounding; sparse ones compute those of the dense ones."""
-    made = programs(module, nests.apply(lambda tensor: torch.zeros_like(tensor[:2]), x))
+    made = four_programs(module, nests.apply(lambda tensor: torch.zeros_like(tensor[:2]), x))
     for size in sizes:
         batch = nests.take(x, slice(size))
         wanted = nests.forward(module, batch)
@@ -113,7 +115,7 @@ def test_the_sizes_are_those_of_bitmap_and_values(exported: Thin) -> None:
     assert sizes == {name: (out / name).stat().st_size for name in PROGRAMS}
     assert abs(sizes[ONNX] - dense) < 3_000
     assert 0 < saved - (sizes[ONNX] - sizes[SPARSE_ONNX]) < 1_500
-    assert 0 < saved - (sizes["model.pt2"] - sizes[SPARSE_PROGRAM]) < program.OVERHEAD
+    assert 0 < saved - (sizes["model.pt2"] - sizes[SPARSE_PROGRAM]) < programs.OVERHEAD
     assert found.difference is not None
     assert found.difference < 1e-5
 
@@ -207,11 +209,11 @@ def test_inputs_by_name_several_outputs_and_tied_weights() -> None:
     x: Nest = {"ids": (50 * uniform(key(1), 7 * 4)).long().view(7, 4), "weights": uniform(key(2), 7 * 4).view(7, 4)}
     module = thin(Pair())
     check(module, x)
-    traced = program.trace(module, nests.take(x, slice(2)))
-    sparse = program.thinned(traced)
+    traced = programs.trace(module, nests.take(x, slice(2)))
+    sparse = programs.thinned(traced)
     assert sparse is not None
     assert sum(name.endswith(".bitmap") for name in sparse.state_dict) == 1
-    assert [each.name for each in onnx_model.convert(traced, "").graph.output] == ["scores"]
+    assert [each.name for each in programs.to_onnx(traced, "").graph.output] == ["scores"]
 
 
 @pytest.mark.slow
@@ -249,7 +251,7 @@ class Spectrum(nn.Module):
 
 def test_an_operator_that_onnx_lacks_is_named() -> None:
     with pytest.raises(RunError, match=r"there is no ONNX model: ONNX has no operator for aten\._linalg_svd$"):
-        onnx_model.convert(program.trace(Spectrum(), torch.zeros(2, 6)), "")
+        programs.to_onnx(programs.trace(Spectrum(), torch.zeros(2, 6)), "")
 
 
 class ByValue(nn.Linear):
@@ -259,13 +261,13 @@ class ByValue(nn.Linear):
 
 def test_without_a_program_of_torch_there_is_none_of_onnx() -> None:
     with pytest.raises(RunError, match=r"no ONNX model, because torch cannot export this network: .*data-dependent"):
-        onnx_model.convert(program.trace(ByValue(4, 2), torch.zeros(2, 4)), "")
+        programs.to_onnx(programs.trace(ByValue(4, 2), torch.zeros(2, 4)), "")
 
 
 def test_a_dense_network_has_no_sparse_program() -> None:
-    traced = program.trace(nn.Linear(200, 50), torch.zeros(2, 200))
-    assert program.thinned(traced) is None
-    assert not onnx_model.thin(onnx_model.convert(traced, ""))
+    traced = programs.trace(nn.Linear(200, 50), torch.zeros(2, 200))
+    assert programs.thinned(traced) is None
+    assert not programs.thin_onnx(programs.to_onnx(traced, ""))
 
 
 def test_mistakes_come_before_any_work(exported: Thin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -279,7 +281,7 @@ def test_mistakes_come_before_any_work(exported: Thin, monkeypatch: pytest.Monke
     with pytest.raises(MissingExtraError, match=r"this needs onnxruntime: pip install 'gossamer\[onnx\]'"):
         export(run, tmp_path / "out", formats=["onnx"])
     monkeypatch.undo()
-    monkeypatch.setattr(onnx_model, "load", lambda data: lambda x: module(x) + 1)
+    monkeypatch.setattr(programs, "load_onnx", lambda data: lambda x: module(x) + 1)
     with pytest.raises(RunError, match=r"model.onnx computes other scores than the network: they differ by up to 1$"):
         export(run, tmp_path / "out", client=1, formats=["onnx"])
     assert not (tmp_path / "out").exists()

@@ -32,7 +32,7 @@ from gossamer.engines.flower.server import FlowerRun, VoidError
 from gossamer.engines.metrics import Ledger
 from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
-from gossamer.parts.privacy.parts import parts_of
+from gossamer.parts.privacy.budget import parts_of
 from gossamer.parts.servers import private
 from gossamer.runs import trackers
 from gossamer.runs.checkpoint import read_server

@@ -12,8 +12,8 @@ from torch import nn
 
 from gossamer import Task, fedavg, simulate
 from gossamer.core.random import fold, key, uniform
-from gossamer.engines.flower import Settings
-from gossamer.engines.flower.server import FlowerRun, serve
+from gossamer.engines.flower import Settings, serve
+from gossamer.engines.flower.server import FlowerRun
 from helpers.flower_runs import CLIENTS, deploy, nodes
 from helpers.local_grid import LocalGrid
 

@@ -15,8 +15,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MessageType, RecordDict
 from gossamer import Split, Task, fedmrn, simulate, topk
 from gossamer.core import wire
 from gossamer.engines.flower import fleet
-from gossamer.engines.flower.messages import ARRAY, BYTES, WORDS, data, word
-from gossamer.engines.flower.replies import ROOM
+from gossamer.engines.flower.messages import ARRAY, BYTES, ROOM, WORDS, data, word
 from gossamer.engines.flower.server import FlowerRun
 from gossamer.testing import tiny_task
 from helpers.flower_runs import CLIENTS, NUMBERS, Reference, agree, altered, deploy, nodes, rewritten, simulated

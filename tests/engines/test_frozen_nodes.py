@@ -13,8 +13,8 @@ from torch import nn
 
 from gossamer import RunError, Task, fedavg
 from gossamer.core import files
-from gossamer.engines.flower import Settings, fleet
-from gossamer.engines.flower.server import FlowerRun, initial_weights
+from gossamer.engines.flower import Settings, fleet, initial_weights
+from gossamer.engines.flower.server import FlowerRun
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init

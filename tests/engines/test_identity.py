@@ -13,7 +13,7 @@ from flwr.app import MessageType
 
 from gossamer import METHODS
 from gossamer.core.errors import ConfigError, PayloadError, RunError
-from gossamer.engines.flower import credentials, fleet, identity
+from gossamer.engines.flower import credentials, fleet
 from gossamer.testing import tiny_task
 from helpers.flower_runs import CLIENTS, NUMBERS, altered, app, config, flower_run, ignore, rewritten
 from helpers.local_grid import Handle, LocalGrid, node
@@ -76,16 +76,16 @@ def test_a_proof_of_another_node_is_no_proof(tmp_path: Path, keys: Path) -> None
 
     first = altered(nodes[NUMBERS[0]], keep, MessageType.QUERY, [0])
     run({**nodes, NUMBERS[0]: first}, keys)
-    claimed = identity.claim("run", "challenge", NUMBERS[0], 0)
-    proof, public = identity.prove(keys / "node-0", claimed), identity.public_key(keys, 0)
-    identity.check_proof(public, claimed, proof)
+    claimed = credentials.claim("run", "challenge", NUMBERS[0], 0)
+    proof, public = credentials.prove(keys / "node-0", claimed), credentials.public_key(keys, 0)
+    credentials.check_proof(public, claimed, proof)
     for other in (
         ("run", "challenge", NUMBERS[1], 0),
         ("run", "again", NUMBERS[0], 0),
         ("run", "challenge", NUMBERS[0], 1),
     ):
         with pytest.raises(PayloadError, match="does not have the key"):
-            identity.check_proof(public, identity.claim(*other), proof)
+            credentials.check_proof(public, credentials.claim(*other), proof)
     assert len(seen) == 1
 
 
@@ -104,6 +104,6 @@ def test_missing_and_foreign_keys_are_named_before_a_round(tmp_path: Path, keys:
         run({}, tmp_path)
     (tmp_path / "node-0").write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     with pytest.raises(ConfigError, match="must be an ECDSA key"):
-        identity.prove(tmp_path / "node-0", b"")
+        credentials.prove(tmp_path / "node-0", b"")
     with pytest.raises(ConfigError, match="the key of this node cannot be read: FileNotFoundError"):
-        identity.prove(tmp_path / "nobody", b"")
+        credentials.prove(tmp_path / "nobody", b"")

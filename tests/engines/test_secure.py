@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gossamer import METHODS, ConfigError, RunError, simulate
 from gossamer.core import secure_exchange, wire
-from gossamer.core.channel import AnyDevice, Cost, Receipt
+from gossamer.core.channel import Channel, Cost, Receipt
 from gossamer.core.jobs import Folding, Job
 from gossamer.core.method import Method
 from gossamer.core.random import Key
@@ -62,7 +62,7 @@ def slow(*values: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Losing(AnyDevice):
+class Losing(Channel):
     """A channel that loses the messages of some clients: the n-th of each in a round, for clients in ``lost``."""
 
     lost: Mapping[int, int]

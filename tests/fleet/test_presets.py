@@ -13,7 +13,7 @@ from gossamer.core.random import key
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.fleet.presets import PRESETS
 from gossamer.fleet.summary import histogram, quantiles, summarise
-from gossamer.parts.channels.fleet_links import FleetLinks
+from gossamer.parts.channels.links import FleetLinks
 
 
 @settings(max_examples=40, deadline=None)

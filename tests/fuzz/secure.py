@@ -27,7 +27,8 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.secure import TooFewClientsError
 from gossamer.core.types import Payload
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.secure.rules import PHASES, tensor
+from gossamer.parts.secure.primitives import tensor
+from gossamer.parts.secure.rules import PHASES
 from helpers.secure_attacks import SEGMENTS, Server
 from helpers.secure_rounds import Rehearsal, values_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gossamer.core.channel import Channel
 from gossamer.core.random import fold, key, permutation
 from gossamer.core.types import Clock, Flops
-from helpers.toy_devices import Devices
 
 Array = npt.NDArray[np.float64]
 SECOND = 10**9
@@ -148,7 +148,7 @@ class Round:
 class Reference:
     """A run of rounds by the rules of a schedule."""
 
-    def __init__(self, problem: Problem, rules: Rules, channel: Devices, rounds: int) -> None:
+    def __init__(self, problem: Problem, rules: Rules, channel: Channel, rounds: int) -> None:
         self.problem, self.rules, self.channel, self.rounds = problem, rules, channel, rounds
         self.now, self.version = 0, 0
         self.model = (problem.weight, problem.bias)

@@ -13,7 +13,7 @@ import pytest
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from gossamer.engines.ray import actor, executor, nodes, pool
+from gossamer.engines.ray import actor, cluster, nodes
 
 Deadly = Callable[[str, tuple[Any, ...]], BaseException | None]
 """What kills an actor that is about to run a method with some arguments, if anything."""
@@ -150,6 +150,6 @@ class FakeRay:
 def use_fake_ray(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeRay:
     """Replace Ray in all modules that use it."""
     made = FakeRay(**options)
-    for module in (actor, executor, nodes, pool):
+    for module in (actor, cluster, nodes):
         monkeypatch.setattr(module, "ray", made)
     return made

@@ -8,7 +8,7 @@ from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.types import Clock, State
 from gossamer.methods.private import Terms
 from gossamer.parts.privacy.accounting import gaussian
-from gossamer.parts.samplers.poisson import Poisson
+from gossamer.parts.samplers.draws import Poisson
 from gossamer.parts.servers.mean import Sum, WeightedMean
 
 

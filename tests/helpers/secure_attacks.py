@@ -16,10 +16,9 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Payload, State
 from gossamer.parts.secure import SecAgg, primitives, shamir
-from gossamer.parts.secure.dealing import challenge
-from gossamer.parts.secure.graph import Graph, quorum
-from gossamer.parts.secure.masks import rings
+from gossamer.parts.secure.primitives import raw, rings, tensor
 from gossamer.parts.secure.rules import (
+    Graph,
     Place,
     Rules,
     common_digest,
@@ -27,10 +26,10 @@ from gossamer.parts.secure.rules import (
     dealer_context,
     flags,
     inputs_digest,
-    raw,
-    tensor,
+    quorum,
     upload_claim,
 )
+from gossamer.parts.secure.shamir import challenge
 from helpers.secure_rounds import MODELS, PEOPLE, TOPIC, member
 
 SEGMENTS = [SumSegment(3, 5)]

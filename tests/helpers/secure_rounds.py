@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound, SumSegment
 from gossamer.core.types import Payload, State
-from gossamer.parts.secure.roster import SimulatedKeys
+from gossamer.parts.secure.primitives import SimulatedKeys
 
 TOPIC, MODELS = b"a run, round 0", bytes(32)
 PEOPLE = SimulatedKeys(1 << 41)

@@ -19,7 +19,7 @@ from gossamer.engines.inbox import Immediate
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
 from gossamer.engines.virtual.clock import VirtualTime
-from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.samplers.draws import Uniform
 
 SAMPLES = np.arange(1)
 FLOPS = Flops(1000, 1000, 1.0)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from flwr.app import Message, MessageType
 
 from gossamer.core.availability import nanoseconds
-from gossamer.core.channel import Cost, Receipt
-from gossamer.core.fields import CheckedFields
+from gossamer.core.channel import Channel, Cost, Receipt
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Flops
 from gossamer.engines.flower.messages import word
@@ -64,16 +63,10 @@ class TimedGrid(LocalGrid):
 
 
 @dataclass(frozen=True)
-class TimedChannel(CheckedFields):
+class TimedChannel(Channel):
     """The same times in a simulation."""
 
     seconds: Seconds
-
-    def fit(self, clients: int, key: Key) -> "TimedChannel":
-        return self
-
-    def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
-        return Cost()
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
         return Cost(self.seconds(clock.client, clock.round))

@@ -1,17 +1,11 @@
 """Simulated devices with known times: a channel for tests of schedules."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from gossamer.core.availability import ALWAYS, FOREVER, NEVER_AGAIN, SECOND, Availability, Interval
-from gossamer.core.channel import Channel, Cost, DeviceChannel, Receipt
-from gossamer.core.fields import CheckedFields
+from gossamer.core.channel import Channel, Cost, Receipt
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Flops
-
-
-class Devices(Channel, DeviceChannel, Protocol):
-    """A channel with devices."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class Cycle:
 
 
 @dataclass(frozen=True)
-class ToyDevices(CheckedFields):
+class ToyDevices(Channel):
     """Devices that are slower the larger their number is, modulo a prime.
 
     Args:
@@ -50,9 +44,6 @@ class ToyDevices(CheckedFields):
     coarse: bool = False
     speed: float = 3000.0
     rate: float = 1500.0
-
-    def fit(self, clients: int, key: Key) -> "ToyDevices":
-        return self
 
     def _cost(self, seconds: float, watts: float, clock: Clock) -> Cost:
         slower = 1 + 0.25 * (int(clock.seconds) % 3)  # the same link is slower at other times
@@ -97,7 +88,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Scripted(CheckedFields):
+class Scripted(Channel):
     """Devices of which everything is written down.
 
     Args:
@@ -111,9 +102,6 @@ class Scripted(CheckedFields):
     intervals: tuple[tuple[tuple[float, float | None], ...], ...] = ()
     pausing: bool = False
     lost: tuple[int, ...] = ()
-
-    def fit(self, clients: int, key: Key) -> "Scripted":
-        return self
 
     def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
         return Cost(self.seconds[clock.client][0], 1.0)

@@ -12,8 +12,8 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.privacy import Guarantee
 from gossamer.core.random import key
 from gossamer.core.secure import SumSegment
-from gossamer.parts.privacy.parts import guaranteed, participation, parts_of, usual_delta
-from gossamer.parts.secure.roster import KeyRoster
+from gossamer.parts.privacy.budget import guaranteed, participation, parts_of, usual_delta
+from gossamer.parts.secure.primitives import KeyRoster
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.markdown import only

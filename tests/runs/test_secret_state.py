@@ -148,7 +148,7 @@ def test_a_run_without_secret_entries_has_no_secret(tmp_path: Path) -> None:
 
 def test_a_rehearsal_of_a_deployment_has_a_secret_for_its_checkpoints(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    from gossamer.engines.flower.server import serve
+    from gossamer.engines.flower import serve
     from helpers.flower_runs import flower_run, nodes
     from helpers.local_grid import LocalGrid
 

@@ -35,8 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.core.extras import need
-from gossamer.parts.secure.graph import Graph, kept
-from gossamer.parts.secure.rules import Rules
+from gossamer.parts.secure.rules import Graph, Rules, kept
 
 Flags = npt.NDArray[np.bool_]
 

@@ -47,7 +47,7 @@ from gossamer.parts.codecs.masked_noise import MaskedNoise
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.downlinks.delta import Delta
-from gossamer.parts.privacy.parts import usual_delta
+from gossamer.parts.privacy.budget import usual_delta
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.secure import PROTOCOLS
 from gossamer.parts.servers.robust import PLAIN, RULES

@@ -36,7 +36,7 @@ from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import Fading
 from gossamer.fleet.units import read_power
 from gossamer.methods.registry import METHODS
-from gossamer.parts.channels.wireless import Wireless
+from gossamer.parts.channels.links import Wireless
 from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report import text
 from gossamer.tasks.objective import Objective

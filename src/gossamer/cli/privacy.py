@@ -21,9 +21,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.privacy import privacy_of
 from gossamer.parts.codecs.private import honest, of_share
 from gossamer.parts.privacy.accounting import ANYBODY, Accountant, SampledGaussian, dp_sgd, gaussian
-from gossamer.parts.privacy.calibration import calibrate
-from gossamer.parts.privacy.composition import BASIC, Spent, Total, common_relation, composed
-from gossamer.parts.privacy.parts import usual_delta
+from gossamer.parts.privacy.budget import BASIC, Spent, Total, calibrate, common_relation, composed, usual_delta
 from gossamer.parts.secure import SecAgg
 from gossamer.runs.folder import released
 from gossamer.runs.records import read_metrics

@@ -26,8 +26,7 @@ from gossamer.engines.options import AUTO
 from gossamer.engines.simulation import Simulation
 from gossamer.fleet.fleet import AIR
 from gossamer.parts.channels import CHANNELS
-from gossamer.parts.channels.fleet_links import PLAUSIBLE, FleetLinks
-from gossamer.parts.channels.wireless import Wireless
+from gossamer.parts.channels.links import PLAUSIBLE, FleetLinks, Wireless
 from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report.text import pairs
 from gossamer.tasks.precision import FLOAT32, PRECISIONS

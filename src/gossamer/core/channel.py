@@ -1,17 +1,23 @@
-"""Channel interface: whether an upload arrives, and what communication and computation cost.
+"""Channel interface: whether an upload arrives, what communication and computation cost, and when devices are there.
 
 Only the simulator uses channels. In a deployment, the network itself delivers or loses messages. Under a schedule,
 ``clock.seconds`` is the virtual time at which a transfer or a computation starts; without one it is 0.
+
+A complete channel that loses every third upload of a client:
+
+    @dataclass(frozen=True)
+    class EveryThird(Channel):
+        def send(self, nbytes, clock, key):
+            return Receipt(delivered=clock.round % 3 != 2)
 """
 
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
-from gossamer.core.availability import Availability
+from gossamer.core.availability import ALWAYS, Availability
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Flops
-
-T = TypeVar("T")
 
 
 class Cost(NamedTuple):
@@ -40,54 +46,35 @@ class Receipt(NamedTuple):
     joules: float = 0.0
 
 
-class Channel(Protocol):
-    """The simulated links and devices of all clients."""
+class Channel(CheckedFields, ABC):
+    """The simulated links and devices of all clients. By default, devices cost nothing and never leave."""
 
     def fit(self, clients: int, key: Key) -> "Channel":
         """Return the channel for a run, given the number of clients and the run's key. Called once per run."""
-        ...
+        return self
 
+    @abstractmethod
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
         """Send an upload of ``nbytes`` from ``clock.client`` in ``clock.round``. The key decides random losses."""
-        ...
 
     def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
         """Return the cost of a download of ``nbytes`` to ``clock.client``. Downloads always arrive."""
-        ...
+        return Cost()
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
         """Return the cost of the FLOPs that ``clock.client`` computes in ``clock.round``."""
-        ...
+        return Cost()
 
-
-@runtime_checkable
-class DeviceChannel(Protocol):
-    """A channel that knows more about devices, as schedules use it. Other channels have devices that never leave."""
+    # What schedules ask a channel that is fitted to its run.
 
     def availability(self, client: int) -> Availability:
-        """Return when a client is available. Called for a channel that is fitted to its run."""
-        ...
+        """Return when a client is available."""
+        return ALWAYS
 
     def pauses(self, client: int) -> bool:
         """Return whether a client that leaves keeps its work, and goes on when it is back. Otherwise it is lost."""
-        ...
+        return False
 
     def idle_power(self, client: int) -> float:
         """Return the watts of a client that has finished its work and waits for the end of the round."""
-        ...
-
-
-class AnyDevice(CheckedFields):
-    """Base of channels without a device model: computation and downloads cost nothing."""
-
-    def fit(self: T, clients: int, key: Key) -> T:
-        """Return the channel unchanged."""
-        return self
-
-    def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
-        """Return a cost of zero."""
-        return Cost()
-
-    def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
-        """Return a cost of zero."""
-        return Cost()
+        return 0.0

@@ -21,8 +21,7 @@ from gossamer.fleet.fleet import Fleet
 from gossamer.parts.attacks import ATTACKS
 from gossamer.parts.attacks.base import Attack
 from gossamer.parts.channels import CHANNELS
-from gossamer.parts.channels.fleet_links import PLAUSIBLE, FleetLinks
-from gossamer.parts.channels.perfect import Perfect
+from gossamer.parts.channels.links import PLAUSIBLE, FleetLinks, Perfect
 from gossamer.parts.schedules import SCHEDULES
 from gossamer.tasks.precision import FLOAT32, PRECISIONS
 

@@ -20,7 +20,7 @@ from gossamer.core.extras import need
 from gossamer.core.privacy import SEED, SYSTEM, Guarantee
 from gossamer.core.view import CHANGE
 from gossamer.engines.options import Options
-from gossamer.parts.privacy.parts import guaranteed, participation, parts_of, usual_delta
+from gossamer.parts.privacy.budget import guaranteed, participation, parts_of, usual_delta
 from gossamer.parts.privacy.renyi import Renyi, compose
 from gossamer.tasks.data.partition import Split
 

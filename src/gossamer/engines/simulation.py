@@ -41,9 +41,8 @@ from gossamer.engines.secure import PhaseReplies, PhaseReply
 from gossamer.engines.virtual.clock import VirtualTime
 from gossamer.engines.warm_start import Init
 from gossamer.parts.attacks.base import Attack, Collusion, UpdateAttack
-from gossamer.parts.channels.lossy import Lossy
-from gossamer.parts.channels.perfect import Perfect
-from gossamer.parts.secure.roster import SimulatedKeys
+from gossamer.parts.channels.links import Lossy, Perfect
+from gossamer.parts.secure.primitives import SimulatedKeys
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, CLUSTER, read_about
 from gossamer.tasks.data.partition import Split

@@ -10,7 +10,7 @@ from gossamer.core.server import Server
 from gossamer.core.solver import Solver
 from gossamer.core.view import View
 from gossamer.parts.codecs.dense import Dense
-from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.samplers.draws import Uniform
 from gossamer.parts.servers.mean import Mean
 
 METHOD_FIELDS = ("parametrization", "adapter", "pooled", "tune")

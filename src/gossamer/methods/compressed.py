@@ -21,7 +21,7 @@ from gossamer.parts.codecs.rotated import Drive, Eden
 from gossamer.parts.codecs.signs import Noise, NoisySign, StochasticSign, Ternary
 from gossamer.parts.codecs.sparse import Subsample, TopK
 from gossamer.parts.codecs.wrappers import Feedback
-from gossamer.parts.parametrizations.supermask import Supermask
+from gossamer.parts.parametrizations import Supermask
 from gossamer.parts.servers.average import MaskAverage
 from gossamer.parts.servers.sums import SumThenDecode
 from gossamer.parts.solvers.adam import Adam

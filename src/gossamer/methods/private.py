@@ -29,10 +29,8 @@ from gossamer.core.specs import unknown
 from gossamer.core.view import CHANGE
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.signs import NoisySign, StochasticSign
-from gossamer.parts.privacy.calibration import calibrate
-from gossamer.parts.privacy.parts import guaranteed, participation, parts_of, usual_delta
-from gossamer.parts.samplers.poisson import Poisson
-from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.privacy.budget import calibrate, guaranteed, participation, parts_of, usual_delta
+from gossamer.parts.samplers.draws import Poisson, Uniform
 from gossamer.parts.servers.mean import WeightedMean
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.tasks.objective import Objective

@@ -26,7 +26,7 @@ from gossamer.parts.attacks import (
     Scene,
     SignFlip,
 )
-from gossamer.parts.attacks.alie import UNBOUNDED, supported
+from gossamer.parts.attacks.on_updates import UNBOUNDED, supported
 from gossamer.testing import check_value, tiny_task
 
 KEY = key(3)

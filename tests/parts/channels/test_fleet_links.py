@@ -13,7 +13,6 @@ from gossamer import ConfigError, Perfect, Wireless
 from gossamer.cli.flags import Flag
 from gossamer.cli.run_args import share_fleet
 from gossamer.core.availability import ALWAYS
-from gossamer.core.channel import DeviceChannel
 from gossamer.core.random import fold, key
 from gossamer.core.specs import parse, spec
 from gossamer.core.types import Clock, Flops
@@ -21,7 +20,7 @@ from gossamer.fleet.availability import read_model
 from gossamer.fleet.fleet import PHONES, Device, Fleet, Span
 from gossamer.fleet.links import RateTrace
 from gossamer.parts.channels import CHANNELS
-from gossamer.parts.channels.fleet_links import FleetLinks
+from gossamer.parts.channels.links import FleetLinks
 from gossamer.testing import check_channel
 
 LINE = Device("line", 2, None, 1e9, up=1e6, down=4e6, latency=0.05, power=0.5, receive_power=0.2)
@@ -113,7 +112,7 @@ sys.modules["scipy"] = None
 from gossamer.core.random import key
 from gossamer.core.types import Clock
 from gossamer.fleet.fleet import Device, Fleet
-from gossamer.parts.channels.fleet_links import FleetLinks
+from gossamer.parts.channels.links import FleetLinks
 run = FleetLinks(Fleet((Device("line", 1, None, 1e9, up=1e6, loss=0.1),))).fit(1, key(0))
 run.send(10, Clock(0, 1, 0), key(0)), run.receive(10, Clock(0, 1, 0), key(0))
 """
@@ -143,9 +142,9 @@ def test_it_knows_who_is_available_and_what_leaving_costs() -> None:
     away = replace(LINE, name="away", availability=read_model("markov:on=10min,off=10min"), on_leave="pause")
     fleet = Fleet((replace(LINE, idle_power=0.3), away))
     run = FleetLinks(fleet).fit(4, key(1))
-    assert isinstance(run, DeviceChannel)
-    assert not isinstance(Perfect(), DeviceChannel)
-    assert not isinstance(Wireless(PHONES).fit(2, key(1)), DeviceChannel), "its devices never leave"
+    for channel in (Perfect(), Wireless(PHONES).fit(2, key(1))):
+        asked = channel.availability(0), channel.pauses(0), channel.idle_power(0)
+        assert asked == (ALWAYS, False, 0.0), "its devices never leave"
     here = [client for client in range(4) if fleet.device(client, 4).name == "line"]
     for client in range(4):
         assert run.pauses(client) == (client not in here)

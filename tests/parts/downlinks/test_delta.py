@@ -54,7 +54,7 @@ from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.wire import Body, Frame
 from gossamer.engines.run import Stage
 from gossamer.engines.simulation import Simulation
-from gossamer.parts.channels.perfect import Perfect
+from gossamer.parts.channels.links import Perfect
 from gossamer.parts.codecs import CommonMaskedNoise, Dense, Eden, Feedback, OneBit, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.downlinks.replay import Replay

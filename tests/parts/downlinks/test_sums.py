@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gossamer.core.errors import PayloadError
 from gossamer.core.random import key, uniform
-from gossamer.parts.downlinks.sums import LARGEST, pack, unpack
+from gossamer.parts.downlinks.replay import LARGEST, pack, unpack
 
 
 @given(st.integers(0, 400), st.integers(1, LARGEST), st.integers(0, 99))

@@ -11,8 +11,7 @@ from gossamer import ConfigError, Poisson, RoundRobin, Uniform
 from gossamer.core.privacy import Guarantee, Participation, Sampling
 from gossamer.parts.privacy import accounting
 from gossamer.parts.privacy.accounting import combined, dp_sgd, gaussian
-from gossamer.parts.privacy.calibration import calibrate, rounded_up
-from gossamer.parts.privacy.parts import participation
+from gossamer.parts.privacy.budget import calibrate, participation, rounded_up
 from gossamer.parts.privacy.renyi import Renyi, compose, from_renyi
 from gossamer.parts.privacy.tree import squared_sensitivity, tree
 from gossamer.parts.servers.private_tree import prefix

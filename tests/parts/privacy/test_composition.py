@@ -5,7 +5,7 @@ import pytest
 from gossamer import DPSGD, ConfigError
 from gossamer.core.privacy import Guarantee, Participation, Sampling
 from gossamer.parts.privacy.accounting import FixedGaussian, PlainGaussian, SampledGaussian, dp_sgd, gaussian
-from gossamer.parts.privacy.composition import BASIC, EXACT, PLD, RDP, Spent, composed
+from gossamer.parts.privacy.budget import BASIC, EXACT, PLD, RDP, Spent, composed
 from gossamer.parts.privacy.renyi import from_renyi
 from gossamer.parts.privacy.tree import TreeGaussian, tree
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import hypergeom
 
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.secure.graph import (
+from gossamer.parts.secure.rules import (
     CERTAIN,
     LIVENESS,
     SECRECY,

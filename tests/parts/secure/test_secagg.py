@@ -13,7 +13,7 @@ from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.secure import SumSegment, TooFewClientsError, rings_of
 from gossamer.core.types import Payload
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.secure.masks import packed_size
+from gossamer.parts.secure.primitives import packed_size
 from gossamer.parts.secure.server import SEEN, SeenKeys
 from helpers.secure_rounds import MODELS, PEOPLE, TOPIC, Rehearsal, values_of
 

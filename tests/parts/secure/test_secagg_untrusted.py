@@ -9,7 +9,7 @@ from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Payload
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.secure.roster import KeyRoster, SimulatedKeys, encoded, signer
+from gossamer.parts.secure.primitives import KeyRoster, SimulatedKeys, encoded, signer
 from gossamer.parts.secure.rules import PHASES
 from helpers.secure_rounds import PEOPLE, Rehearsal, member, values_of
 

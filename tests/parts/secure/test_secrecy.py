@@ -15,9 +15,9 @@ from torch import Tensor
 from gossamer.core.bits import uncodes
 from gossamer.core.secure import SumSegment
 from gossamer.parts.secure import SecAgg, primitives, shamir
-from gossamer.parts.secure.dealing import deal
-from gossamer.parts.secure.masks import add_mask
+from gossamer.parts.secure.primitives import add_mask
 from gossamer.parts.secure.server import SecAggRound
+from gossamer.parts.secure.shamir import deal
 from helpers.secure_rounds import Rehearsal, values_of
 
 CHANCE = 1e-6

@@ -6,8 +6,7 @@ from itertools import combinations
 import pytest
 
 from gossamer.parts.secure import shamir
-from gossamer.parts.secure.dealing import challenge, deal, fits
-from gossamer.parts.secure.shamir import PRIME, Known, decoded, drawn, elements, packed, spread
+from gossamer.parts.secure.shamir import PRIME, Known, challenge, deal, decoded, drawn, elements, fits, packed, spread
 
 
 def test_the_field_has_a_prime_number_of_elements() -> None:

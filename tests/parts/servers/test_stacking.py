@@ -20,7 +20,7 @@ from gossamer.core.types import Clock, Layout, Params
 from gossamer.engines.simulation import Simulation
 from gossamer.methods import flora, lora_truncated
 from gossamer.parts.adapters import LoRA
-from gossamer.parts.channels.perfect import Perfect
+from gossamer.parts.channels.links import Perfect
 from gossamer.parts.codecs import Dense, Eden, MaskedNoise, OnWeights
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.servers import Mean, Stacking

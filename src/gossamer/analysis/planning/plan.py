@@ -22,7 +22,7 @@ from gossamer.core.extras import need
 from gossamer.core.specs import unknown
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import FADINGS
-from gossamer.parts.channels.wireless import Wireless
+from gossamer.parts.channels.links import Wireless
 from gossamer.runs.report.plots import COLOURS, INK
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.keys import Span
 from gossamer.fleet.radio import Fading, outage, rate
-from gossamer.parts.channels.wireless import Wireless, not_radio
+from gossamer.parts.channels.links import Wireless, not_radio
 
 TIGHT = 1e-4
 """A budget binds if at most this fraction of it is left."""

@@ -31,8 +31,8 @@ from gossamer.core.errors import RunError, require
 from gossamer.core.method import Method
 from gossamer.core.sparse import compact
 from gossamer.core.types import Params
-from gossamer.engines.export import onnx_model
-from gossamer.engines.export.program import ABOUT, ONE, Traced, load, save, thinned, trace
+from gossamer.engines.export import programs
+from gossamer.engines.export.programs import ABOUT, ONE, Traced, trace
 from gossamer.engines.kept_run import kept_key
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
@@ -129,27 +129,49 @@ def export(
 
     An earlier export there is replaced. Other files of the same names are replaced only with ``force``.
     """
-    _check(run, Path(out), client, formats)
+    _check(run, client, formats)
     check_out(Path(out), formats, force)
-    params = _deployed(run, client)
+    everybody = client is None and not run.method.pooled
+    params = run.deployed() if everybody else run.client_params(client or 0)
     shared = run.method.pooled or (run.method.shared and params is run.deployed())
-    module = _network(run, params)
+    settled = isinstance(run.task.statistics, OfTraining) and run.objective.static
+    module = run.objective.settle(params) if settled else run.objective.build(params)
+    module = run.merged(module).eval().requires_grad_(False)
     state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     share = zeros(state)
-    about = json.dumps(_about(run, client, shared, share))
+    name, model, split = run.task.names
+    origin = {
+        "gossamer": __version__,
+        "method": short_name({"method": method_name(run.about)}),
+        "task": {"data": name, "model": model, "split": split},
+        "round": len(run.metrics),
+        "client": client,
+        "shared": shared,
+        "zeros": share,
+    }
+    about = json.dumps(origin)
     traced = trace(module, _zeros(run.task)) if {"torch-export", "onnx"} & set(formats) else Traced(None, (), "any")
     data = _made(traced, state, formats, about)
     if "peft" in formats:
-        data |= _adapter(run, params)
-    programs = {name: _load(name, content) for name, content in data.items() if name in PROGRAMS and content}
-    difference = _difference(run.task, module, programs, traced.batch)
+        adapter = run.method.method.adapter
+        assert adapter is not None  # or it was refused
+        tensors, config = adapter.to_peft(run.objective.build(params))
+        stored = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        data[ADAPTER] = files.to_tensors(stored, {"format": "pt"})  # the metadata that PEFT writes
+        data[ADAPTER_CONFIG] = json.dumps(config, indent=1).encode()
+    loaded = {
+        name: programs.load_onnx(content) if name.endswith(".onnx") else programs.load(content)
+        for name, content in data.items()
+        if name in PROGRAMS and content
+    }
+    difference = _difference(run.task, module, loaded, traced.batch)
     sizes = _write(Path(out), data)
-    network = next(iter(programs.values()), module)
+    network = next(iter(loaded.values()), module)
     scores = _scores(run, network, client, 1 if traced.batch == ONE else run.task.statistics.size)
     return Exported(sizes, len(run.metrics), shared, share, traced.batch, traced.problem, difference, *scores)
 
 
-def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str]) -> None:
+def _check(run: Simulation, client: int | None, formats: Sequence[str]) -> None:
     clients = run.task.clients
     require(
         *((name in FORMATS, specs.unknown("format", name, FORMATS)) for name in formats),
@@ -168,7 +190,7 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
         ),
     )
     if "onnx" in formats:
-        onnx_model.check_extra()
+        programs.check_onnx()
 
 
 def check_out(out: Path, formats: Sequence[Format], force: bool = False) -> None:
@@ -197,29 +219,6 @@ def _listed(out: Path) -> dict[str, Any] | None:
         return None
 
 
-def _deployed(run: Simulation, client: int | None) -> Params:
-    """Return the network's tensors: a client's, or the global ones."""
-    if client is None and not run.method.pooled:
-        return run.deployed()
-    return run.client_params(client or 0)
-
-
-def _network(run: Simulation, params: Params) -> nn.Module:
-    """Return the network in evaluation mode, with its statistics if they come from training samples."""
-    settled = isinstance(run.task.statistics, OfTraining) and run.objective.static
-    module = run.objective.settle(params) if settled else run.objective.build(params)
-    return run.merged(module).eval().requires_grad_(False)
-
-
-def _adapter(run: Simulation, params: Params) -> dict[str, bytes]:
-    """Return the files of PEFT. Their metadata are those that PEFT writes."""
-    adapter = run.method.method.adapter
-    assert adapter is not None  # or it was refused
-    tensors, config = adapter.to_peft(run.objective.build(params))
-    stored = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    return {ADAPTER: files.to_tensors(stored, {"format": "pt"}), ADAPTER_CONFIG: json.dumps(config, indent=1).encode()}
-
-
 def _zeros(task: Task) -> Nest:
     """Return two all-zero samples; with a batch of one, torch.export would fix the batch size."""
     some, _ = _samples(task).example(1)
@@ -238,13 +237,13 @@ def _made(traced: Traced, state: Params, formats: Sequence[str], about: str) -> 
         data[TENSORS] = _saved(state, about)
         data[SPARSE_TENSORS] = _saved(small, about) if small.keys() != state.keys() else b""
     if "torch-export" in formats:
-        data[PROGRAM] = save(traced.program) if traced.program else b""
-        sparse = thinned(traced) if traced.program else None
-        data[SPARSE_PROGRAM] = _smaller(save(sparse), data[PROGRAM]) if sparse else b""
+        data[PROGRAM] = programs.save(traced.program) if traced.program else b""
+        sparse = programs.thinned(traced) if traced.program else None
+        data[SPARSE_PROGRAM] = _smaller(programs.save(sparse), data[PROGRAM]) if sparse else b""
     if "onnx" in formats:
-        model = onnx_model.convert(traced, about)
+        model = programs.to_onnx(traced, about)
         data[ONNX] = model.SerializeToString()
-        data[SPARSE_ONNX] = _smaller(model.SerializeToString(), data[ONNX]) if onnx_model.thin(model) else b""
+        data[SPARSE_ONNX] = _smaller(model.SerializeToString(), data[ONNX]) if programs.thin_onnx(model) else b""
     return data
 
 
@@ -253,37 +252,19 @@ def _smaller(sparse: bytes, dense: bytes) -> bytes:
     return sparse if len(sparse) < len(dense) else b""
 
 
-def _load(name: str, data: bytes) -> Network:
-    return onnx_model.load(data) if name.endswith(".onnx") else load(data)
-
-
 @torch.no_grad()
-def _difference(task: Task, module: nn.Module, programs: Mapping[str, Network], batch: str) -> float | None:
+def _difference(task: Task, module: nn.Module, loaded: Mapping[str, Network], batch: str) -> float | None:
     """Return the largest difference between the scores of programs and network; refuse a program that is wrong."""
     x, _ = _samples(task).example(1 if batch == ONE else COMPARED)
     wanted, worst = nests.forward(module, x), 0.0
-    for name, program in programs.items():
+    for name, program in loaded.items():
         found = nests.forward(program, x)
         same = (found == wanted) | (found.isnan() & wanted.isnan())
         difference = float((found - wanted).abs().masked_fill(same, 0.0).max())
         if not difference <= TOLERANCE * max(1.0, float(wanted.nan_to_num().abs().max())):
             raise RunError(f"{name} computes other scores than the network: they differ by up to {difference:.2g}")
         worst = max(worst, difference)
-    return worst if programs else None
-
-
-def _about(run: Simulation, client: int | None, shared: bool, share: float) -> dict[str, Any]:
-    """Return the metadata of a model: its origin."""
-    name, model, split = run.task.names
-    return {
-        "gossamer": __version__,
-        "method": short_name({"method": method_name(run.about)}),
-        "task": {"data": name, "model": model, "split": split},
-        "round": len(run.metrics),
-        "client": client,
-        "shared": shared,
-        "zeros": share,
-    }
+    return worst if loaded else None
 
 
 def zeros(state: Mapping[str, Tensor]) -> float:

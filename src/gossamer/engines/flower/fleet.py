@@ -174,7 +174,12 @@ class NodePool:
             raise PayloadError(f"it claims to be client {client}, as does node {self.peers[client].node}")
         for name, wanted in self.wanted.items():
             if word(message, name, str) != wanted:
-                raise PayloadError(_other(name))
+                raise PayloadError(
+                    "its frozen parameters, which are not sent, have other values than the server's: give it the same"
+                    " initial weights, init= in its --node-config"
+                    if name == FROZEN
+                    else f"it has another {name} than the server: give both the same app and release"
+                )
         samples, tested, test = (word(message, name, int) for name in ("samples", "tested", "test"))
         if samples < 1:
             raise PayloadError(f"client {client} has no training samples")
@@ -185,27 +190,22 @@ class NodePool:
 
     def ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[tuple[int, NodeReply]]:
         """Send a message to each client; yield replies as they arrive, and a failure for each missing reply."""
-        nodes = {self.peers[client].node: client for client in contents}
-        for reply in self._ask(kind, {node: contents[client] for node, client in nodes.items()}, deadline):
-            yield nodes[reply.node], reply
-
-    def _ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[NodeReply]:
-        waiting: dict[str, int] = {}
-        for node, records in contents.items():
-            if number := self.push(kind, node, records, deadline):
+        nodes, waiting = {self.peers[client].node: client for client in contents}, dict[str, int]()
+        for node, client in nodes.items():
+            if number := self.push(kind, node, contents[client], deadline):
                 waiting[number] = node
             else:
-                yield NodeReply(node, None, NOT_ACCEPTED)
+                yield client, NodeReply(node, None, NOT_ACCEPTED)
         begun = time.monotonic()
         while waiting and time.monotonic() < begun + deadline:
             arrived = self.pull(waiting)
             for number, reply in arrived.items():
                 del waiting[number]
-                yield reply
+                yield nodes[reply.node], reply
             if waiting and not arrived:
                 time.sleep(pause(time.monotonic() - begun))
         for node in waiting.values():
-            yield NodeReply(node, None, no_reply(deadline))
+            yield nodes[node], NodeReply(node, None, no_reply(deadline))
 
     def push(self, kind: str, node: int, records: RecordDict, deadline: float) -> str:
         """Send a message, and return its number; empty if the SuperLink did not accept it."""
@@ -224,16 +224,6 @@ class NodePool:
             return NodeReply(node, None, shown(f"Flower reports: {message.error.reason or message.error.code}"))
         self.bytes_up += carried(message)
         return NodeReply(node, message)
-
-
-def _other(name: str) -> str:
-    """Return why a node is refused that has another fingerprint than the server."""
-    if name == FROZEN:
-        return (
-            "its frozen parameters, which are not sent, have other values than the server's: give it the same initial "
-            "weights, init= in its --node-config"
-        )
-    return f"it has another {name} than the server: give both the same app and release"
 
 
 def pause(waited: float) -> float:

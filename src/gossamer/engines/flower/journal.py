@@ -83,13 +83,25 @@ class Journal:
         if entries and not again and known in (entries[-1].round, entries[-1].last_folded):
             return settle(entries[-1].after, entries[-1].round == known)
         if entries or known != NEVER:
-            raise self._out_of_step(entries, known)
+            own = ", ".join(str(entry.round + 1) for entry in entries) or "none"
+            server, client = str(known + 1) if known != NEVER else "none", self.client
+            raise OutOfStepError(f"the state of client {client} has rounds: {own}; last aggregated round: {server}")
         return {}
 
     def note(self, entry: JournalEntry) -> None:
         """Add a round; entries with the same or a later number are discarded, as are old ones."""
-        kept = [earlier for earlier in self.entries() if earlier.round < entry.round]
-        self._write([*kept, entry][-KEEP:])
+        kept = [*(earlier for earlier in self.entries() if earlier.round < entry.round), entry][-KEEP:]
+        nest = {
+            str(index): {
+                "round": torch.tensor(each.round),
+                "known": torch.tensor(each.last_folded),
+                "before": each.before,
+                "after": each.after,
+            }
+            for index, each in enumerate(kept)
+        }
+        with files.on_failure(f"the state of client {self.client} was not saved"):
+            files.write(self.path, _sealed(nest))
 
     def forget(self) -> None:
         """Delete the client state."""
@@ -97,26 +109,21 @@ class Journal:
 
     def scratch(self) -> State:
         """Return the client's secrets of the current exchange with secure aggregation; empty if there are none."""
-        return {name: value for name, value in self._secrets().items() if name != TRAINED}
+        return {name: value for name, value in _unsealed(self.secrets).items() if name != TRAINED}
 
     def train_scratch(self) -> State:
         """Return the secrets for an upload, once: two uploads with the same masks would reveal their difference."""
-        found = self._secrets()
+        found = _unsealed(self.secrets)
         if TRAINED in found:
             raise PayloadError("a second request to train in the same round of secure aggregation")
         self.note_scratch({**found, TRAINED: torch.ones(1)})
         return found
 
-    def _secrets(self) -> State:
-        if not self.secrets.exists():
-            return {}
-        return tree.unflatten(files.tensors_of(files.unsealed(self.secrets.read_bytes())))
-
     def note_scratch(self, scratch: State) -> None:
         """Replace the client's secrets, in a file that no other user can read."""
         with files.on_failure(f"the secrets of client {self.client} were not saved"):
             self.secrets.touch(mode=0o600, exist_ok=True)
-            files.write(self.secrets, files.sealed(files.to_tensors(tree.flatten(scratch))))
+            files.write(self.secrets, _sealed(scratch))
             self.secrets.chmod(0o600)
 
     def sent_before(self, clock: Clock, received: bytes) -> bytes | None:
@@ -125,9 +132,8 @@ class Journal:
         Noise of local privacy protects one upload: from many with new noise, a server would learn their mean. So a node
         answers a repeated download with the same bytes, and refuses another one for a round that is over.
         """
-        if not self.uploads.exists():
+        if not (kept := _unsealed(self.uploads)):
             return None
-        kept = tree.unflatten(files.tensors_of(files.unsealed(self.uploads.read_bytes())))
         mine = kept.get(str(clock.round))
         if mine is not None and bytes(mine["received"].tolist()) == hashlib.sha256(received).digest():
             return bytes(mine["sent"].numpy().tobytes())
@@ -137,14 +143,12 @@ class Journal:
 
     def keep_sent(self, clock: Clock, received: bytes, sent: bytes) -> None:
         """Keep the upload of a round, and those of the last rounds that a resumed server may repeat."""
-        kept: State = {}
-        if self.uploads.exists():
-            kept = tree.unflatten(files.tensors_of(files.unsealed(self.uploads.read_bytes())))
+        kept = _unsealed(self.uploads)
         digest = torch.tensor(list(hashlib.sha256(received).digest()), dtype=torch.uint8)
         kept[str(clock.round)] = {"received": digest, "sent": torch.frombuffer(bytearray(sent), dtype=torch.uint8)}
         last = {number: kept[number] for number in sorted(kept, key=int)[-KEEP:]}
         with files.on_failure(f"the upload of client {self.client} was not kept, and is not sent"):
-            files.write(self.uploads, files.sealed(files.to_tensors(tree.flatten(last))), 0o600)
+            files.write(self.uploads, _sealed(last), 0o600)
 
     def check_evaluation(self, clock: Clock, sent: bytes, *, once: bool = False) -> None:
         """Refuse to evaluate models of a round that was not announced, or a second download for the same round.
@@ -166,32 +170,22 @@ class Journal:
 
     def entries(self) -> list[JournalEntry]:
         """Return the entries, in order of rounds."""
-        if not self.path.exists():
-            return []
         try:
-            nest = tree.unflatten(files.tensors_of(files.unsealed(self.path.read_bytes())))
-            return [_entry(nest[index]) for index in sorted(nest)]
+            nest = _unsealed(self.path)
+            rows = [nest[index] for index in sorted(nest)]
+            return [
+                JournalEntry(int(row["round"]), int(row["known"]), row.get("before", {}), row.get("after", {}))
+                for row in rows
+            ]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise OutOfStepError(f"the state of client {self.client} cannot be read: {error}") from error
 
-    def _write(self, entries: list[JournalEntry]) -> None:
-        nest = {
-            str(index): {
-                "round": torch.tensor(entry.round),
-                "known": torch.tensor(entry.last_folded),
-                "before": entry.before,
-                "after": entry.after,
-            }
-            for index, entry in enumerate(entries)
-        }
-        with files.on_failure(f"the state of client {self.client} was not saved"):
-            files.write(self.path, files.sealed(files.to_tensors(tree.flatten(nest))))
 
-    def _out_of_step(self, entries: list[JournalEntry], known: int) -> OutOfStepError:
-        own = ", ".join(str(entry.round + 1) for entry in entries) or "none"
-        server = str(known + 1) if known != NEVER else "none"
-        return OutOfStepError(f"the state of client {self.client} has rounds: {own}; last aggregated round: {server}")
+def _sealed(nest: State) -> bytes:
+    """Return tensors as the content of a file with a checksum."""
+    return files.sealed(files.to_tensors(tree.flatten(nest)))
 
 
-def _entry(nest: State) -> JournalEntry:
-    return JournalEntry(int(nest["round"]), int(nest["known"]), nest.get("before", {}), nest.get("after", {}))
+def _unsealed(path: Path) -> State:
+    """Return the tensors in a file; empty if there is no file."""
+    return tree.unflatten(files.tensors_of(files.unsealed(path.read_bytes()))) if path.exists() else {}

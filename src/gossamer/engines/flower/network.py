@@ -23,14 +23,16 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +46,6 @@ from gossamer.core import files
 from gossamer.core.errors import RunError
 from gossamer.core.scratch import Scratch
 from gossamer.engines.flower import credentials, supernode
-from gossamer.engines.flower.processes import end, kill, leaving, start, uninterrupted
 
 Config = Mapping[str, str | int | float | bool]
 
@@ -64,6 +65,14 @@ MISSED = 75.0
 
 POLL = 0.2
 
+GRACE = 5.0
+"""Seconds that a process has to end before it is killed."""
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# Runs first in every process and then becomes its program: PR_SET_PDEATHSIG ends the process with its parent.
+LAUNCH = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
+
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -79,9 +88,7 @@ class LocalNetwork:
     """A SuperLink and its nodes, for a ``with`` statement; ``node_config(i)`` configures node ``i``."""
 
     def __init__(self, folder: Path, nodes: int, node_config: Callable[[int], Config]) -> None:
-        self.folder = folder.resolve()
-        self.nodes = nodes
-        self.node_config = node_config
+        self.folder, self.nodes, self.node_config = folder.resolve(), nodes, node_config
         self._credentials: Scratch | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cleaning = ExitStack()
@@ -94,7 +101,10 @@ class LocalNetwork:
             stack.callback(self._stop_all)
             self._prepare()
             self._start_superlink()
-            self._control = stack.enter_context(closing(self._connect()))
+            # Directly: a ``flwr`` command takes a second of CPU time to start.
+            trust = self.credential("ca.crt").read_bytes()
+            connected = ControlHttpClient.from_server_address(self.address, False, trust, [])
+            self._control = stack.enter_context(closing(connected))
             self._ids = [self._register(node) for node in range(self.nodes)]
             for node in range(self.nodes):
                 self._spawn_node(node)
@@ -167,24 +177,20 @@ class LocalNetwork:
         return "\n".join(_tail(log, lines) for log in self.logs())
 
     def _prepare(self) -> None:
-        """Write the files that the processes need."""
+        """Write the files that the processes need, and all credentials in a temporary folder."""
         with files.on_failure(f"no network was started in {self.folder}"):
             for name in ("logs", "flower/user"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-            self._make_credentials()
+            self._credentials = Scratch("network")
+            credentials.authority(self.credential(""), [])
+            credentials.secret(self.credential(SECRET))
+            for node in range(self.nodes):
+                credentials.node_key(self.credential(_node(node)))
+            credentials.roster(self.credential(""), self.nodes)
             self._port, *self._node_ports = _free_ports(1 + self.nodes)
             where = {"address": self.address, "root-certificates": str(self.credential("ca.crt"))}
             lines = [f"[superlink.{CONNECTION}]", *(f"{key} = {_toml(value)}" for key, value in where.items()), ""]
             files.write(self.folder / "flower/user/config.toml", "\n".join(lines).encode())
-
-    def _make_credentials(self) -> None:
-        """Create all credentials in a temporary folder."""
-        self._credentials = Scratch("network")
-        credentials.authority(self.credential(""), [])
-        credentials.secret(self.credential(SECRET))
-        for node in range(self.nodes):
-            credentials.node_key(self.credential(_node(node)))
-        credentials.roster(self.credential(""), self.nodes)
 
     def _forget_credentials(self) -> None:
         if self._credentials is not None:
@@ -243,14 +249,8 @@ class LocalNetwork:
         """Run a ``flwr`` command and return its JSON output."""
         line, name = [_command("flwr"), *arguments, "--format", "json"], f"`flwr {arguments[0]}`"
         try:
-            done = subprocess.run(
-                line,
-                env=self._environment("user"),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-            )
+            how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+            done = subprocess.run(line, env=self._environment("user"), timeout=PATIENCE, **how)
         except subprocess.TimeoutExpired:
             raise RunError(f"{name} took longer than {PATIENCE:.0f} seconds\n{self.tail()}") from None
         with suppress(ValueError):
@@ -266,11 +266,6 @@ class LocalNetwork:
         data = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         with _asking():
             return self._control.RegisterNode(RegisterNodeRequest(public_key=data)).node_id
-
-    def _connect(self) -> ControlHttpClient:
-        """Connect to the SuperLink directly: a ``flwr`` command takes a second of CPU time to start."""
-        trust = self.credential("ca.crt").read_bytes()
-        return ControlHttpClient.from_server_address(self.address, False, trust, [])
 
     def _responds(self) -> bool:
         """Return whether the SuperLink listens, with our certificate."""
@@ -371,3 +366,83 @@ def _toml(value: str | int | float | bool) -> str:
 def _tail(log: Path, lines: int) -> str:
     with log.open(errors="replace") as file:
         return f"{log}:\n{COLOUR.sub('', ''.join(deque(file, lines)))}"
+
+
+def start(line: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a process that leads its own group; append its output to a file."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", LAUNCH, *line],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Send SIGTERM to processes, and wait some seconds for their end."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        _send(process, signal.SIGTERM)
+    until = time.monotonic() + GRACE
+    while any(process.poll() is None for process in running) and time.monotonic() < until:
+        time.sleep(POLL)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its group, and wait for their end."""
+    _send(process, signal.SIGKILL)
+    process.wait()
+    until = time.monotonic() + GRACE
+    while _lives(process.pid) and time.monotonic() < until:
+        time.sleep(POLL / 10)
+
+
+def _send(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _lives(group: int) -> bool:
+    """Return whether a process group has a member that is not a zombie."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delay signals that would end this process until the block is done."""
+    pending: list[int] = []
+    with _handling(pending.append, ENDINGS):
+        yield
+    for number in pending:
+        signal.raise_signal(number)
+
+
+def leaving() -> AbstractContextManager[None]:
+    """Turn signals that would end this process at once into ``SystemExit``, so that it can clean up."""
+
+    def leave(number: int) -> None:
+        raise SystemExit(128 + number)
+
+    return _handling(leave, [number for number in ENDINGS if signal.getsignal(number) is signal.SIG_DFL])
+
+
+@contextmanager
+def _handling(handle: Callable[[int], object], numbers: Iterable[int]) -> Iterator[None]:
+    """Handle signals inside the block. Only the main thread can; in other threads this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

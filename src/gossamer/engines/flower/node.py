@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 from flwr.supercore.logger import log
 from torch import Tensor
 
@@ -29,14 +28,14 @@ from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
-from gossamer.engines.flower import identity
+from gossamer.engines.flower import credentials
+from gossamer.engines.flower.credentials import PINNED, pinned
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
 from gossamer.engines.flower.messages import (
     ARRAYS,
     EVALUATING,
     FIGURE,
     LIMIT,
-    PHASE,
     REQUEST,
     content,
     data,
@@ -46,11 +45,10 @@ from gossamer.engines.flower.messages import (
     told,
     word,
 )
-from gossamer.engines.flower.roster import PINNED, pinned
 from gossamer.engines.metric_sums import BITS, metric_numbers, metric_segments
 from gossamer.engines.warm_start import Init
 from gossamer.parts.secure import SecAgg
-from gossamer.parts.secure.roster import KeyRoster, signer
+from gossamer.parts.secure.primitives import KeyRoster, signer
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -66,21 +64,6 @@ UNSAID = "it could not train: the log of the node says why, and a message would 
 
 ROSTER = "roster"
 """The name of the roster in the query of a server with secure aggregation."""
-
-
-def client_app(method: Method, task: AnyTask) -> ClientApp:
-    """Return the Flower app for nodes; the ``partition-id`` of a node is its client number.
-
-    ``task`` is a ``Task`` or a function that returns one. The function takes no argument, the client number, or the
-    client number and the node's settings (a dictionary from ``--node-config``). Its entry ``init`` is a file or a run
-    with the initial weights. A node needs those of the server if some parameters are frozen, because they are not sent.
-    """
-    app, node = ClientApp(), Node(method, task)
-    app.query()(node.handler(node.hello))
-    app.train()(node.handler(node.train))
-    app.train(PHASE.partition(".")[2])(node.handler(node.answer))
-    app.evaluate()(node.handler(node.evaluate))
-    return app
 
 
 class Node:
@@ -216,8 +199,8 @@ class Member:
         """Return the proof that this node is the client it claims to be; nothing without a key."""
         if self.secret is None:
             return {}
-        claimed = identity.claim(word(message, "run", str), word(message, "challenge", str), self.node, self.number)
-        return {PROOF: identity.prove(self.secret, claimed)}
+        claimed = credentials.claim(word(message, "run", str), word(message, "challenge", str), self.node, self.number)
+        return {PROOF: credentials.prove(self.secret, claimed)}
 
     def demand(self, fewest: Any) -> None:
         """Refuse smaller cohorts under secure aggregation than the node's settings allow."""
@@ -257,7 +240,7 @@ class Member:
             if not place.exists():
                 raise PayloadError("this node knows no roster yet: the server must ask for its number first")
             self._roster = pinned(place.read_text(), self.home, self.own_roster)
-        return secure.Member(self.number, topic, signer(identity.private_key(self.secret)), self._roster)
+        return secure.Member(self.number, topic, signer(credentials.private_key(self.secret)), self._roster)
 
     def train(self, message: Message) -> ClientResult:
         """Run the task of a message, and write the journal before anything is sent."""
@@ -336,20 +319,17 @@ class Member:
     def _deployed(self, message: Message, clock: Clock, state: State) -> tuple[Evaluator, Params, tuple[Params, ...]]:
         """Return what evaluates the client's deployed model, this model, and the models of the message."""
         key, samples = round_key(self.key, clock.round), self.task.split.train(self.number)
-        models = self._models(message, clock, key)
+        models: tuple[Params, ...] = (self.client.built,)  # the initial model if the method shares nothing
+        if self.bound.shared:
+            models = evaluation_exchange(self.bound).read_download(data(message), {}, clock, key).models
         held = self.client.choose(models, samples)
         tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
         params = self.method.parametrization.deploy(tuned, self.client.built)
-        return Evaluator(self.objective, self._labels if self.bound.training.labels else None), params, models
 
-    def _models(self, message: Message, clock: Clock, key: Key) -> tuple[Params, ...]:
-        """Return the models of a message; the initial model if the method shares nothing."""
-        if not self.bound.shared:
-            return (self.client.built,)
-        return evaluation_exchange(self.bound).read_download(data(message), {}, clock, key).models
+        def labels(client: int) -> Tensor | None:
+            return self.client.labels(self.task.split.train(client))
 
-    def _labels(self, client: int) -> Tensor | None:
-        return self.client.labels(self.task.split.train(client))
+        return Evaluator(self.objective, labels if self.bound.training.labels else None), params, models
 
     def _read_header(self, message: Message) -> tuple[Clock, int, Journal]:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)

@@ -26,8 +26,8 @@ from gossamer.core.schedule import Schedule
 from gossamer.core.wire import Body
 from gossamer.engines.dispatch import CANCELLED, FAILED, FOLDED, LEFT, Dispatcher, Flight, Host
 from gossamer.engines.flower.fleet import NOT_ACCEPTED, NodePool, NodeReply, no_reply, pause
+from gossamer.engines.flower.messages import CheckedReply
 from gossamer.engines.flower.node import OUT_OF_STEP
-from gossamer.engines.flower.replies import CheckedReply
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
@@ -224,7 +224,7 @@ class RealTime(Dispatcher):
             ended = [task for task in self.flights.values() if task.answer is not None]
             if ended:
                 first = min(ended, key=lambda task: (task.end, task.client))
-                self._end(stage, first)
+                self._judge_reply(stage, first)
                 return [first]
             if until is not None and self.now >= until:
                 return None
@@ -234,7 +234,7 @@ class RealTime(Dispatcher):
                 return None
             self._rest(until)
 
-    def _end(self, stage: Stage, task: NodeTask) -> None:
+    def _judge_reply(self, stage: Stage, task: NodeTask) -> None:
         """Check the reply of a task that has ended."""
         assert task.answer is not None
         if task.answer.fault == GONE:
@@ -273,24 +273,21 @@ class RealTime(Dispatcher):
             fleet.listen()
         now = self.now
         for number, each in list(self.outstanding.items()):
-            if (answer := self._answer(each, answers.get(number), now)) is not None:
-                del self.outstanding[number]
-                self._heard = now
-                task = self.flights.get(each.client)
-                if task is not None and task.number == number:
-                    task.hear(now, answer)
-                else:
-                    self._ignore(each.client, answer)
-
-    def _answer(self, each: Outstanding, answer: NodeReply | None, now: int) -> NodeReply | None:
-        """Return the reply to a message, or why there is none; none as long as neither is known."""
-        if answer is not None and answer.message is not None:
-            return answer
-        peer = self.run.fleet.peers.get(each.client)
-        if peer is None or peer.node != each.node:
-            return NodeReply(each.node, None, GONE)
-        overdue = answer is None and now >= each.overdue
-        return NodeReply(each.node, None, no_reply(self.run.settings.deadline)) if overdue else answer
+            answer, peer = answers.get(number), fleet.peers.get(each.client)
+            if answer is None or answer.message is None:
+                if peer is None or peer.node != each.node:
+                    answer = NodeReply(each.node, None, GONE)
+                elif answer is None and now >= each.overdue:
+                    answer = NodeReply(each.node, None, no_reply(self.run.settings.deadline))
+            if answer is None:
+                continue
+            del self.outstanding[number]
+            self._heard = now
+            task = self.flights.get(each.client)
+            if task is not None and task.number == number:
+                task.hear(now, answer)
+            else:
+                self._ignore(each.client, answer)
 
     def _ignore(self, client: int, answer: NodeReply) -> None:
         """Count the bytes of a reply that the server did not wait for."""

@@ -13,20 +13,18 @@ import secrets
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property, partial
-from logging import INFO, WARNING
+from functools import cached_property
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, Message, MessageType, RecordDict
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 from flwr.supercore.logger import log
-from flwr.superlink.grid import http_grid
 from torch import Tensor, nn
 
 from gossamer.core import tree, wire
-from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Receipt
 from gossamer.core.downlink import NEVER as NO_VERSION
 from gossamer.core.errors import ConfigError, PayloadError, RunError, require
@@ -34,56 +32,34 @@ from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_purpose
 from gossamer.core.method import Method
 from gossamer.core.random import Key, Purpose, secret_key
-from gossamer.core.schedule import Schedule
 from gossamer.core.types import State
 from gossamer.core.untrusted import shown
 from gossamer.core.wire import Body
 from gossamer.engines.client import Failure
-from gossamer.engines.control import Callback, Callbacks
-from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
-from gossamer.engines.flower import identity
+from gossamer.engines.control import Callback
+from gossamer.engines.evaluate import Evaluated
+from gossamer.engines.flower import credentials, messages
+from gossamer.engines.flower.credentials import read_roster, roster_text
+from gossamer.engines.flower.evaluation import NodeEvaluation
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import (
-    EVALUATING,
-    PHASE,
-    content,
-    fingerprint,
-    keys_text,
-    metric_words,
-    read_keys,
-    told,
-    word,
-)
+from gossamer.engines.flower.messages import CheckedReply, Scales, content, word
 from gossamer.engines.flower.node import OUT_OF_STEP, PROOF, ROSTER
 from gossamer.engines.flower.real_time import RealTime
-from gossamer.engines.flower.replies import CheckedReply, answer_of, checked
-from gossamer.engines.flower.roster import read_roster, roster_text
-from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
-from gossamer.engines.flower.secure_metrics import EvaluatingHost, MetricSum
 from gossamer.engines.flower.settings import Settings
-from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Replies
-from gossamer.engines.kept_run import kept_key
-from gossamer.engines.metric_sums import means_of
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import Options
-from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
-from gossamer.engines.secure import PhaseReplies, PhaseReply, SecureExchange
+from gossamer.engines.secure import PhaseReplies, PhaseReply
 from gossamer.engines.warm_start import Init
-from gossamer.parts.privacy.parts import parts_of
-from gossamer.parts.secure.roster import KeyRoster
+from gossamer.parts.privacy.budget import parts_of
+from gossamer.parts.secure.primitives import KeyRoster
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
-from gossamer.runs.report.part_reports import EVALUATION, LIARS
-from gossamer.runs.report.scores import Score, primary
-from gossamer.runs.report.summary import anomalies_of, anomaly_rows
-from gossamer.runs.trackers import Track, Tracking
 from gossamer.tasks.data.partition import Split
-from gossamer.tasks.losses import loss_name
 from gossamer.tasks.precision import check_type, on_cpu
-from gossamer.tasks.task import AnyTask, Task, task_at
+from gossamer.tasks.task import Task
 
 FOLDED = "folded"
 """Entry of the server's copy of a client state: the client's last aggregated round."""
@@ -97,66 +73,8 @@ NO_KEYS = (
 TOO_LATE = "it had not replied at the end of the round"
 """Why a client without a failure does not count as a reply."""
 
-SUMS_ALONE = "sums of clients: secure aggregation hides the metrics of single ones"
-"""Where the metrics come from under secure aggregation."""
-
-NO_CLIENT = "by the server alone: clients whose updates are hidden send no metrics"
-"""Why there are no metrics of clients."""
-
 TIMES = ("time", "tasks", "spent_in_vain")
 """The entries of a record under a schedule, which a void attempt has too."""
-
-
-def server_app(
-    method: Method,
-    task: AnyTask,
-    rounds: int = 30,
-    callbacks: Callbacks = (),
-    track: Track = None,
-    **settings: Any,
-) -> ServerApp:
-    """Return the Flower app for the server.
-
-    ``callbacks`` and ``track`` are those of ``simulate``; ``settings`` are fields of ``Settings``. The entry ``track``
-    of a run's configuration replaces the argument.
-
-    ``task`` is a ``Task`` or a function that returns one. The function takes no argument, ``None`` (the server is not a
-    client), or ``None`` and the run's configuration (a dictionary).
-    """
-    defaults = Settings(rounds=rounds, **settings)
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        if known_release():
-            shorten_pulls(http_grid)
-        chosen = defaults.given(context.run_config)
-        key = kept_key(Path(chosen.out).expanduser().absolute()) if chosen.resume else None
-        task_here, init = task_at(task, None, context.run_config), initial_weights(chosen)
-        run = FlowerRun(method, task_here, chosen, grid, init=init, key=key)
-        serve(run, callbacks, chosen.track or track)
-
-    return app
-
-
-def initial_weights(settings: Settings) -> Init | None:
-    """Return the initial weights of a deployment: those that a resumed run keeps, or those of its settings."""
-    if settings.resume:
-        return Init.kept(Path(settings.out).expanduser().absolute())
-    return Init.of(Path(settings.init).expanduser()) if settings.init else None
-
-
-def serve(run: "FlowerRun", callbacks: Callbacks = (), track: Track = None) -> Result:
-    """Run all remaining rounds of a deployed run."""
-    path = Path(run.settings.out).expanduser().absolute()
-    run.tracking = Tracking.started(track, path if run.settings.resume else None, partial(log, WARNING))
-    folder = run.restore(path) if run.settings.resume else run.create(path)
-    for warning in folder.warnings:
-        log(WARNING, warning)
-    try:
-        return run.run(folder, partial(_log_round, primary(run.about)), callbacks)
-    finally:
-        folder.close()
 
 
 class FlowerRun(FederatedRun):
@@ -176,30 +94,31 @@ class FlowerRun(FederatedRun):
             raise ConfigError("a method that pools all samples cannot be deployed: its clients are separate machines")
         # Who knows the seed knows all that follows from it, and a seed such as 0 is soon guessed.
         secret = None if settings.rehearsal else key or secret_key()
-        super().__init__(method, task, _options(settings, method), request, init, secret)
+        options = settings.options()
+        if parts_of(method.training):  # with differential privacy, no client is excluded because of its updates
+            options = replace(options, exclude_after=None)
+        super().__init__(method, task, options, request, init, secret)
         check_type(settings.precision, self.objective.layout.dtype)
         self.settings = settings
         self.choice = {"executor": "flower"}
         self.about |= {"id": uuid.uuid4().hex, "name": settings.name, "deployment": asdict(settings), **self.choice}
         self.challenge = secrets.token_hex(16)
         keys = Path(settings.keys) if settings.keys and grid is not None else None
-        self.keys = {client: identity.public_key(keys, client) for client in range(task.clients)} if keys else {}
+        self.keys = {client: credentials.public_key(keys, client) for client in range(task.clients)} if keys else {}
         signed = self.method.training.secure is None or grid is None or bool(self.keys)
         require((signed, NO_KEYS))
-        wanted = fingerprint(method, self.objective)
+        wanted = messages.fingerprint(method, self.objective)
         self.fleet = NodePool(grid, task.clients, self.hello, wanted, self.identify)
         self.anew: set[int] = set()
         self.renewed: set[int] = set()
         self.void: list[Record] = []
         self.scales, self.last_scales = Scales(), Scales()  # of an exchange, and of each client's last update
         self.left_out: dict[int, str] = {}
-        self.dispatcher: RealTime | None = self._real_time(self.options.schedule) if self.options.schedule else None
-
-    def _real_time(self, schedule: Schedule) -> RealTime:
-        """Return the clock of a schedule."""
-        made = RealTime(self, schedule)
-        self.about |= {"slots": made.slots, "refills": schedule.refills}
-        return made
+        self.evaluation = NodeEvaluation(self)
+        schedule = self.options.schedule
+        self.dispatcher: RealTime | None = RealTime(self, schedule) if schedule else None
+        if self.dispatcher and schedule:
+            self.about |= {"slots": self.dispatcher.slots, "refills": schedule.refills}
 
     @property
     def precision_here(self) -> str:
@@ -210,7 +129,7 @@ class FlowerRun(FederatedRun):
         """Load the last checkpoint of a run folder, and keep the run's ID: nodes find their client state by it."""
         folder = super().restore(path)
         self.about["id"] = read_about(path)["id"]
-        self.left_out = left_out_of(self.metrics)
+        self.left_out = messages.left_out_of(self.metrics)
         return folder
 
     @property
@@ -226,7 +145,7 @@ class FlowerRun(FederatedRun):
     def run_name(self, number: int) -> str:
         """Return the run's ID, and a digest of what all clients of a round are told."""
         words = self.words(number)
-        return f"{words['run']} {told(words, read_keys(words['keys']))}"
+        return f"{words['run']} {messages.told(words, messages.read_keys(words['keys']))}"
 
     @cached_property
     def roster(self) -> KeyRoster:
@@ -255,8 +174,8 @@ class FlowerRun(FederatedRun):
     def identify(self, node: int, client: int, message: Message) -> None:
         """Refuse a node that does not have the key of the client that it claims to be, if keys are given."""
         if self.keys:
-            claimed = identity.claim(self.about["id"], self.challenge, node, client)
-            identity.check_proof(self.keys[client], claimed, word(message, PROOF, str))
+            claimed = credentials.claim(self.about["id"], self.challenge, node, client)
+            credentials.check_proof(self.keys[client], claimed, word(message, PROOF, str))
 
     def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
         """Wait for the nodes, then run the remaining rounds."""
@@ -309,7 +228,8 @@ class FlowerRun(FederatedRun):
             self.left_out |= problem.left_out
             spent = {"bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)}
             times = {name: ledger.notes[name] for name in TIMES if name in ledger.notes}
-            self.void.append({"reason": str(problem), **spent, LEFT_OUT: named(problem.left_out), **times})
+            without = {messages.LEFT_OUT: messages.named(problem.left_out)}
+            self.void.append({"reason": str(problem), **spent, **without, **times})
             raise
         self.anew -= self.renewed
         sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}
@@ -330,22 +250,17 @@ class FlowerRun(FederatedRun):
         # With differential privacy, no client is left out because of its update, which the noise would not cover.
         if not self.mixes and self.privacy is None and (far := self.scales.far()):
             raise VoidError(f"{self._named(far)}; the round is repeated without it", far)
-        self._check_replies(stage)
+        if not self.mixes:  # a schedule that mixes versions waits for nobody
+            missing = {each.client: each.reason or TOO_LATE for each in stage.outcomes if each.reason or each.silent}
+            count = len(stage.assigned)
+            wanted = count if self.dispatcher is None else min(count, self.cohort_size)
+            replied, needed = count - len(missing), _share(self.settings.min_replies, wanted)
+            if replied < needed:
+                why = "; ".join(f"client {client}: {reason}" for client, reason in missing.items())
+                raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
         if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):
             largest = self.scales.largest()
             raise VoidError(f"the aggregated model is not finite; {self._named(largest)}", largest)
-
-    def _check_replies(self, stage: Stage) -> None:
-        """Raise ``VoidError`` if too few clients replied, of those that the round wants."""
-        if self.mixes:
-            return
-        missing = {each.client: each.reason or TOO_LATE for each in stage.outcomes if each.reason or each.silent}
-        count = len(stage.assigned)
-        wanted = count if self.dispatcher is None else min(count, self.cohort_size)
-        replied, needed = count - len(missing), _share(self.settings.min_replies, wanted)
-        if replied < needed:
-            why = "; ".join(f"client {client}: {reason}" for client, reason in missing.items())
-            raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
 
     def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
         """Send tasks, and take replies as they arrive until the deadline."""
@@ -354,33 +269,34 @@ class FlowerRun(FederatedRun):
             self.dispatcher.exchange(stage, ledger, inbox)
             return
         with ledger.time("download"):
-            client_tasks = self.client_tasks(stage, stage.active, ledger, exchange=stage.exchange.number)
-        for client, reply in self.fleet.ask(MessageType.TRAIN, client_tasks, self.settings.deadline):
+            common, more = dict[int, Body | None](), {"exchange": stage.exchange.number}
+            contents = {client: self.client_task(stage, client, common, ledger, **more) for client in stage.active}
+        for client, reply in self.fleet.ask(MessageType.TRAIN, contents, self.settings.deadline):
             with ledger.time("receive"):
-                inbox.put(client, self.accept(stage, client, reply, ledger))
+                checked = self.check_task(stage, client, reply, self.fleet.peers[client].samples)
+                checked.note(client, ledger)
+                inbox.put(client, checked.reply)
 
     def ask_phase(
         self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger, *, evaluating: bool = False
     ) -> PhaseReplies:
         """Send the requests to the nodes, and take answers as they arrive until the deadline."""
-        more: dict[str, Any] = {"phase": phase, EVALUATING: evaluating}
+        more: dict[str, Any] = {"phase": phase, messages.EVALUATING: evaluating}
         words = {client: self.words(stage.number, client, **more) for client in requests}
         contents = {client: content(words[client], bytes(sent.data)) for client, sent in requests.items()}
         for sent in requests.values():
             ledger.down.update(sent.kinds)
-        for client, reply in self.fleet.ask(PHASE, contents, self.settings.deadline):
-            yield self._phase_reply(stage, client, reply, ledger)
-
-    def _phase_reply(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> PhaseReply:
-        """Check the reply of a node in a phase, and record its bytes."""
-        try:
-            frame = answer_of(self.check_reply(stage.number, reply))
-            ledger.answer(client, stage.exchange.envelope.kinds("up", wire.read_sizes(frame)), Receipt(delivered=True))
-            return PhaseReply(client, frame)
-        except Exception as error:  # any error refuses the reply, and the round continues
-            ledger.up["refused"] += reply.nbytes
-            failure = Failure(shown(Failure.of(error).reason), error)
-            return PhaseReply(client, failure=failure, silent=reply.message is None)
+        for client, reply in self.fleet.ask(messages.PHASE, contents, self.settings.deadline):
+            try:
+                frame = messages.answer_of(self.check_reply(stage.number, reply))
+                kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame))
+                ledger.answer(client, kinds, Receipt(delivered=True))
+                answer = PhaseReply(client, frame)
+            except Exception as error:  # any error refuses the reply, and the round continues
+                ledger.up["refused"] += reply.nbytes
+                failure = Failure(shown(Failure.of(error).reason), error)
+                answer = PhaseReply(client, failure=failure, silent=reply.message is None)
+            yield answer
 
     def check_uploads(self, stage: Stage, uploads: int) -> None:
         """Raise ``VoidError`` if too few clients sent an upload: the round is then repeated, and no sum is known."""
@@ -432,13 +348,6 @@ class FlowerRun(FederatedRun):
         """Raise: a deployed client's model is on its own machine."""
         raise RunError(f"the run was deployed: the model of client {client} is on its machine")
 
-    def client_tasks(
-        self, stage: Stage, clients: Sequence[int], ledger: Ledger | None, **more: Any
-    ) -> dict[int, RecordDict]:
-        """Return the message content of each client."""
-        common: dict[int, Body | None] = {}
-        return {client: self.client_task(stage, client, common, ledger, **more) for client in clients}
-
     def client_task(
         self, stage: Stage, client: int, common: dict[int, Body | None], ledger: Ledger | None, **more: Any
     ) -> RecordDict:
@@ -475,7 +384,7 @@ class FlowerRun(FederatedRun):
             "run": self.about["id"],
             "round": number,
             "rounds": self.options_of(number).rounds,
-            "keys": keys_text(self.key, dict.fromkeys([*self.purposes(client), *alike, *purposes])),
+            "keys": messages.keys_text(self.key, dict.fromkeys([*self.purposes(client), *alike, *purposes])),
             "precision": self.options.precision,
             "checkpointing": self.options.checkpointing,
             "known": known,
@@ -483,19 +392,13 @@ class FlowerRun(FederatedRun):
             **more,
         }
 
-    def accept(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> ClientReply:
-        """Check a reply, record what it cost, and return its upload, or the reason why it is refused."""
-        checked = self.check_task(stage, client, reply, self.fleet.peers[client].samples)
-        checked.note(client, ledger)
-        return checked.reply
-
     def check_task(self, stage: Stage, client: int, reply: NodeReply, samples: int) -> CheckedReply:
         """Check the reply to a task of a stage. ``samples`` is the client's number of samples."""
         try:
             message = self.check_reply(stage.number, reply)
             if client in self.left_out:
                 raise PayloadError(f"left out: it {self.left_out[client]}")
-            return checked(stage, message, samples, self.about["parameters"])
+            return messages.checked(stage, message, samples, self.about["parameters"])
         except Exception as error:  # any error refuses the reply, and the run continues
             if reply.flag(OUT_OF_STEP):
                 self.anew.add(client)
@@ -507,117 +410,15 @@ class FlowerRun(FederatedRun):
         message = reply.checked()
         for name, wanted in (("run", self.about["id"]), ("round", number)):
             if (got := word(message, name, type(wanted))) != wanted:
-                raise PayloadError(
-                    f"refused: the reply is for another {name}: expected {wanted}, got {shown(str(got))}"
-                )
+                other = f"refused: the reply is for another {name}: expected {wanted}, got {shown(str(got))}"
+                raise PayloadError(other)
         return message
 
     # Evaluation.
 
     def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
         """Evaluate the global model on the server's test samples, if any, and let clients evaluate their models."""
-        models = self.method.global_models(self.server)
-        here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
-        if self.method.training.secure is not None:
-            return self._secure_metrics(number, here, ledger)
-        if self.method.training.hides:  # metrics of single clients would say what their updates may not
-            ledger.measure({EVALUATION: NO_CLIENT})
-            return (
-                dict(zip(("loss", *self.objective.metrics), here.whole(self.deployed()), strict=True)) if here else {}
-            )
-        found = self._client_metrics(number, here is None and len(models) == 1, ledger)
-        own, everything = metric_words(self.objective.metrics)
-        mine = {client: tuple(words[name] for name in own[1:]) for client, words in found.items()}
-        if len(models) > 1:
-            whole = [_mean(found.values(), name, "tested") for name in own]
-        else:
-            whole = list(here.whole(self.deployed())) if here else [_mean(found.values(), name) for name in everything]
-        return figures(self.task.metrics, whole, mine, self.task.clients)
-
-    def _secure_metrics(self, number: int, here: Evaluator | None, ledger: Ledger) -> Evaluated:
-        """Return means of the clients' metrics from a secure sum, and the server's own metrics of the global model."""
-        secure, busy = self.method.training.secure, {*(self.dispatcher.busy if self.dispatcher else ()), *self.anew}
-        assert secure is not None
-        down, up = self.fleet.bytes_down, self.fleet.bytes_up
-        asked = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested and c not in busy]
-        asked = [client for client in asked if client not in self.excluded]
-        sums, costs, problem = MetricSum(self, secure, len(asked)), Ledger(), ""
-        stage = Stage(self.method.training, number, dict.fromkeys(asked, GLOBAL))
-        try:
-            secure.protocol.check_cohort(len(asked))
-            costs.begin()
-            SecureExchange(EvaluatingHost(self, sums), stage, sums, costs).run(Folding(None, None))
-            problem = costs.figures["secure"].get("refused", "")
-        except ConfigError as error:
-            problem = str(error)
-        found = means_of(self.task, sums.total, sums.limit, len(asked)) if sums.total is not None else Evaluated()
-        if here is not None:
-            found |= dict(zip(("loss", *self.objective.metrics), here.whole(self.deployed()), strict=True))
-        summed = costs.figures["secure"]["summed"] if sums.total is not None else 0
-        if self.liars and "secure" in ledger.figures:  # named in this evaluation, after the figures of the round
-            named = {str(client): why for client, why in self.liars.items()}
-            known = ledger.figures["secure"].get(LIARS, {})
-            ledger.measure({"secure": {**ledger.figures["secure"], LIARS: {**known, **named}}})
-        ledger.measure({EVALUATION: f"{SUMS_ALONE}: {problem or f'of {summed} clients in this round'}"})
-        ledger.notes["evaluation_failures"] = costs.failures
-        ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
-        return found
-
-    def plain_evaluation(self, stage: Stage) -> Stage:
-        """Return the stage in which the clients of another one receive the models that they evaluate."""
-        return Stage(self._evaluation, stage.number, {client: self.method.home(client) for client in stage.assigned})
-
-    @cached_property
-    def _evaluation(self) -> BoundExchange:
-        return evaluation_exchange(self.method)
-
-    @cached_property
-    def _evaluator(self) -> Evaluator:
-        return Evaluator(self.objective)
-
-    def _client_metrics(self, number: int, everything: bool, ledger: Ledger) -> dict[int, dict[str, float]]:
-        """Return the evaluations of all connected clients with test samples, in client order.
-
-        Nodes that train are not asked: they have one message at a time.
-        """
-        down, up = self.fleet.bytes_down, self.fleet.bytes_up
-        peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
-        own, whole = metric_words(self.objective.metrics)
-        found, failed, names = dict[int, dict[str, float]](), [], [*own, *(whole if everything else ())]
-        busy = self.dispatcher.busy if self.dispatcher else ()
-        known = [client for client in peers if client not in self.anew and client not in busy]
-        stage = Stage(self._evaluation, number, {client: self.method.home(client) for client in known})
-        client_tasks = self.client_tasks(stage, known, None, whole=everything)
-        for client, reply in self.fleet.ask(MessageType.EVALUATE, client_tasks, self.settings.deadline):
-            try:
-                message = self.check_reply(number, reply)
-                values = {name: self._checked(word(message, name, float), name) for name in names}
-                found[client] = {**values, "tested": self.fleet.peers[client].tested}
-            except PayloadError as error:
-                failed.append({"client": client, "node": self.fleet.name(client), "reason": shown(str(error))})
-        ledger.notes["evaluation_failures"] = failed
-        ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
-        return dict(sorted(found.items()))
-
-    def _checked(self, value: float, name: str) -> float:
-        """Check a value of a node's evaluation; a client without own test samples has NaN."""
-        known = dict(zip(("own", *self.objective.metrics), (self.task.metrics[0], *self.task.metrics), strict=True))
-        metric = known.get(name) or known.get(name.removeprefix("own_"))
-        if metric is None:
-            low, top = 0.0 if loss_name(self.task.loss) else -math.inf, math.inf
-        elif metric.format == "percent":
-            low, top = 0.0, 1.0
-        else:
-            return value  # it may be undefined or infinite: the client then counts in no mean
-        if not (low <= value <= top and abs(value) < math.inf) and not (name.startswith("own") and math.isnan(value)):
-            raise PayloadError(f"refused: {name} must be in [{low:g}, {top:g}], got {value}")
-        return value
-
-
-def _options(settings: Settings, method: Method) -> Options:
-    """Return the options of a run. With differential privacy, no client is excluded because of its updates."""
-    options = settings.options()
-    return replace(options, exclude_after=None) if parts_of(method.training) else options
+        return self.evaluation.round(number, ledger)
 
 
 class VoidError(RunError):
@@ -636,20 +437,3 @@ class VoidError(RunError):
 def _share(share: float, clients: int) -> int:
     """Return the minimum number of clients for a fraction; rounding errors of the product do not count."""
     return math.ceil(round(share * clients, 9))
-
-
-def _mean(found: Iterable[Mapping[str, float]], name: str, weight: str = "") -> float:
-    """Return the mean of a metric over clients, weighted equally or by another metric."""
-    terms = [(words[name], words[weight] if weight else 1.0) for words in found if math.isfinite(words[name])]
-    return sum(value * count for value, count in terms) / sum(count for _, count in terms) if terms else math.nan
-
-
-def _log_round(score: Score, record: Record) -> None:
-    value = record.get(score.name)
-    shown = f", {score.words} {score.write(value)}" if value is not None else ""
-    log(INFO, "round %s: %s clients%s", record["round"], len(record["clients"]), shown)
-    for failure in record["failures"]:
-        who = f"client {failure['client']} (node {failure['node']})"
-        log(WARNING, "round %s: %s: %s", record["round"], who, failure["reason"])
-    for mine in anomalies_of([record]):
-        log(WARNING, "round %s: client %s is far from the cohort: %s", record["round"], *anomaly_rows([mine])[0][::2])

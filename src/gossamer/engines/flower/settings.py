@@ -9,7 +9,7 @@ from gossamer.core.availability import SECOND
 from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
 from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
-from gossamer.parts.channels.perfect import Perfect
+from gossamer.parts.channels.links import Perfect
 from gossamer.runs.trackers import check_names
 
 

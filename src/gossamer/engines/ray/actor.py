@@ -1,19 +1,37 @@
-"""What runs in each actor: a client of its own, and an inner executor per exchange, on one thread."""
+"""What runs in each actor: a client of its own, and an inner executor per exchange, on one thread.
+
+A ``Blueprint`` has what an actor needs to build its client: method, task, key and samples, as one object of the object
+store. Samples in memory travel as NumPy arrays. Ray lays these out in the object store of each node, so that all actors
+of a node read one copy. Samples that are read when needed travel as their data set, which must be readable on every
+node.
+
+Functions and classes of a script, and of files that were given as ``file.py:name``, are pickled by value: they need not
+exist on other machines. Modules that these import must be installed there.
+"""
 
 import platform
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 import torch
+from ray import cloudpickle
+from torch import Tensor
 
 from gossamer import __version__
+from gossamer.core.method import Method
+from gossamer.core.random import Key
 from gossamer.core.types import State
 from gossamer.core.wire import Frame
+from gossamer.engines.adversary import Adversary
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome
 from gossamer.engines.executors import Captured, CapturedPlain
 from gossamer.engines.executors.auto import choose_on_actor
@@ -21,8 +39,133 @@ from gossamer.engines.executors.base import Executor, OneByOne
 from gossamer.engines.executors.compiled import compiled_on_actor
 from gossamer.engines.executors.parcels import pack_state, portable, unpack_state
 from gossamer.engines.executors.stacked import Stacked
-from gossamer.engines.ray.nodes import import_from
+from gossamer.engines.ray.nodes import ShortOfMemoryError, import_from
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.partition import Split
+from gossamer.tasks.data.samples import AnySamples, Samples
+from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
+from gossamer.tasks.task import Task
+
+
+class Arrays(NamedTuple):
+    """Samples in memory as NumPy arrays: the inputs by path, their form, and the targets."""
+
+    x: dict[str, np.ndarray]
+    form: Any
+    y: np.ndarray
+
+    @classmethod
+    def of(cls, samples: AnySamples) -> "Arrays":
+        """Return the arrays of samples; those on a CPU are not copied."""
+        leaves = {path: tensor.cpu().numpy() for path, tensor in nests.leaves(samples.x).items()}
+        form = nests.apply(lambda tensor: torch.empty(0), samples.x)  # a view would be pickled with all samples
+        return cls(leaves, form, samples.y.cpu().numpy())
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all arrays in bytes."""
+        return sum(array.nbytes for array in (*self.x.values(), self.y))
+
+    def samples(self) -> Samples:
+        """Return the samples, in the memory of the arrays."""
+        found = {path: _tensor(array) for path, array in self.x.items()}
+        return Samples(nests.rebuild(self.form, found), _tensor(self.y))
+
+
+class Blueprint(NamedTuple):
+    """The parts of a client.
+
+    Args:
+        method: the method, before it is bound
+        task: the task, without samples in memory
+        device: the device of training
+        precision: the precision of training
+        checkpointing: whether training uses gradient checkpointing
+        key: the run's key
+        secure_noise: whether the noise of differential privacy comes from the operating system
+        adversary: the hostile clients of the run, if there are any
+    """
+
+    method: Method
+    task: Task
+    device: str
+    precision: str
+    checkpointing: bool
+    key: Key
+    secure_noise: bool
+    adversary: Adversary | None
+
+    @classmethod
+    def of(cls, client: Client) -> "Blueprint":
+        """Return the parts of a client of this process."""
+        objective, task = client.objective, client.objective.task
+        samples, data, none = objective.samples, task.data, np.arange(0)
+        # Clients use no test samples, and training samples in memory travel as arrays.
+        train = samples.to("cpu") if samples.lazy else data.train.take(none)
+        nobody = Split.alone(None, task.clients, 0, 0)  # a task has the indices of its client's samples
+        bare = replace(task, data=replace(data, train=train, test=data.test.take(none)), split=nobody)
+        how = objective.device.type, objective.precision.name, objective.checkpointing
+        return cls(client.method.method, bare, *how, objective.key, objective.secure_noise, client.adversary)
+
+    def client(self, held: Arrays | None) -> Client:
+        """Build the client, with samples in memory if there are any; the method is bound here."""
+        data = self.task.data if held is None else replace(self.task.data, train=held.samples())
+        task = replace(self.task, data=data)
+        given = self.device, self.key, self.precision, self.checkpointing
+        objective = Objective(task, *given, secure_noise=self.secure_noise)
+        return Client(self.method.bind(objective), objective, adversary=self.adversary)
+
+
+class Parcel(NamedTuple):
+    """A client as it is sent to actors.
+
+    Args:
+        blueprint: the pickled blueprint
+        held: the training samples, if they are in memory
+    """
+
+    blueprint: bytes
+    held: Arrays | None
+
+    @classmethod
+    def of(cls, client: Client) -> "Parcel":
+        """Return a client of this process as it is sent."""
+        samples = client.objective.samples
+        # What user files define is pickled by value: other processes cannot import these files by name. They were made
+        # without Python's import system (``gossamer.cli.user_files``).
+        files = [
+            module
+            for module in list(sys.modules.values())
+            if isinstance(module, ModuleType)
+            and (module.__spec__ is None and module.__name__ != "__main__")
+            and getattr(module, "__file__", None) is not None
+        ]
+        for module in files:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return cls(cloudpickle.dumps(Blueprint.of(client)), None if samples.lazy else Arrays.of(samples))
+        finally:
+            for module in files:
+                cloudpickle.unregister_pickle_by_value(module)
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in the object store."""
+        return len(self.blueprint) + (self.held.nbytes if self.held else 0)
+
+    def client(self) -> Client:
+        """Build the client."""
+        blueprint: Blueprint = cloudpickle.loads(self.blueprint)
+        return blueprint.client(self.held)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Return a tensor in the memory of an array, which nobody writes to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array)
+
 
 INNER: dict[str, Callable[[Client], Executor]] = {
     "one-by-one": OneByOne,
@@ -79,10 +222,6 @@ class Ready(NamedTuple):
     sizes: dict[int, int]
 
 
-class ShortOfMemoryError(Exception):
-    """An actor could not allocate memory for a task."""
-
-
 class ClientActor:
     """Trains client tasks in a Ray actor.
 
@@ -100,9 +239,13 @@ class ClientActor:
 
     def machine(self) -> Machine:
         """Describe the machine."""
-        gpu = self._client.objective.device.type == "cuda"
-        device = torch.cuda.get_device_name() if gpu else f"{_processor()} ({torch.backends.cpu.get_cpu_capability()})"
-        return Machine(device, torch.__version__, __version__)
+        if self._client.objective.device.type == "cuda":
+            return Machine(torch.cuda.get_device_name(), torch.__version__, __version__)
+        info = Path("/proc/cpuinfo")
+        lines = info.read_text().splitlines() if info.is_file() else []
+        named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        processor = next(named, platform.processor() or platform.machine())
+        return Machine(f"{processor} ({torch.backends.cpu.get_cpu_capability()})", torch.__version__, __version__)
 
     def choose(self, parcel: TaskParcel, client_tasks: int, rounds: int) -> Chosen:
         """Measure executors on a task like this one, and prepare the fastest."""
@@ -172,11 +315,3 @@ def unpacked_result(parcel: ResultParcel) -> ClientResult | Failure:
         return result
     data = Frame(parcel.head, single=parcel.upload.tobytes()).with_checksum(parcel.checksum)
     return result._replace(sent=result.sent._replace(data=data), state=unpack_state(parcel.state))
-
-
-def _processor() -> str:
-    """Return the name of the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())

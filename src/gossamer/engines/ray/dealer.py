@@ -9,8 +9,9 @@ are small enough that all actors have work until the end.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 
 from gossamer.engines.client import ClientTask
 
@@ -56,24 +57,12 @@ class Dealer:
         block = list(islice(waiting, AHEAD * actors))
         while block:
             following = list(islice(waiting, AHEAD * actors))
-            yield from self._cut(block, actors, size, last=not following)
+            rest = sorted(block, key=self.cost, reverse=True)
+            while rest:
+                fair = math.ceil(len(rest) / (actors if size > 1 else 2 * actors))
+                most = min(size, fair) if size > 1 else len(rest) if following else fair
+                if size == 1:  # as many as together take about as long as a group should, but at least one
+                    most = max(1, bisect_right([*accumulate(map(self.cost, rest[:most]))], GRAIN))
+                yield rest[:most]
+                rest = rest[most:]
             block = following
-
-    def _cut(self, block: Sequence[ClientTask], actors: int, size: int, last: bool) -> Iterator[list[ClientTask]]:
-        """Yield the groups of a block, the longest tasks first."""
-        rest = sorted(block, key=self.cost, reverse=True)
-        while rest:
-            fair = math.ceil(len(rest) / (actors if size > 1 else 2 * actors))
-            most = min(size, fair) if size > 1 else fair if last else len(rest)
-            group = list(self._short(rest[:most])) if size == 1 else rest[:most]
-            rest = rest[len(group) :]
-            yield group
-
-    def _short(self, client_tasks: Sequence[ClientTask]) -> Iterator[ClientTask]:
-        """Yield the first tasks that together take about as long as a group should."""
-        total = 0.0
-        for number, client_task in enumerate(client_tasks):
-            total += self.cost(client_task)
-            if number and total > GRAIN:
-                return
-            yield client_task

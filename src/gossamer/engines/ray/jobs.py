@@ -24,8 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.engines.ray import nodes
-from gossamer.engines.ray.nodes import Node, import_from
-from gossamer.engines.ray.pool import LOST, PATIENCE, POLL, first_line, warn
+from gossamer.engines.ray.nodes import LOST, PATIENCE, POLL, Node, first_line, import_from, warn
 from gossamer.runs.jobs import GRACE, Ended, Job, Local
 
 DEADLY = 3
@@ -111,17 +110,13 @@ class OnNodes:
         while self._again and self._free(self._again[0]) is not None:
             self.submit(self._again.pop(0))
         if not self._busy:
-            self._check()
+            if time.monotonic() - self._idle_since > PATIENCE:
+                raise RunError(f"the cluster has had no place for a run for {PATIENCE:.0f} s")
             time.sleep(min(seconds, POLL))
             return []
         self._idle_since = time.monotonic()
         done, _ = ray.wait(list(self._busy), num_returns=1, timeout=seconds)
         return [ended for reference in done for ended in self._collect(reference)]
-
-    def _check(self) -> None:
-        """Raise if no job has had a place for a while."""
-        if time.monotonic() - self._idle_since > PATIENCE:
-            raise RunError(f"the cluster has had no place for a run for {PATIENCE:.0f} s")
 
     def _collect(self, reference: Any) -> Sequence[Ended]:
         place, job = self._busy.pop(reference)
@@ -165,17 +160,17 @@ class OnNodes:
         self._looked = time.monotonic()
         known = {node.id for node in self._nodes}
         found = [node for node in nodes.alive() if node.cores and node.id not in self._refused]
-        asked = {node.id: self._ask(node) for node in found if node.id not in known}
+        asked = {}
+        for node in found:
+            if node.id not in known:
+                where = NodeAffinitySchedulingStrategy(node.id, soft=False)
+                task = ray.remote(_sees).options(num_cpus=0, scheduling_strategy=where, max_retries=0)
+                asked[node.id] = task.remote(list(sys.path), self._seen, self._digest)
         for node in found:
             if node.id in asked and not _answer(asked[node.id]):
                 self._refused.add(node.id)
                 warn(f"{node.host} does not see {self._seen} and is not used: put it on a disk that all nodes share")
         self._nodes = [node for node in found if node.id not in self._refused]
-
-    def _ask(self, node: Node) -> Any:
-        where = NodeAffinitySchedulingStrategy(node.id, soft=False)
-        task = ray.remote(_sees).options(num_cpus=0, scheduling_strategy=where, max_retries=0)
-        return task.remote(list(sys.path), self._seen, self._digest)
 
     def _disconnect(self) -> None:
         if self._owns:

@@ -1,4 +1,4 @@
-"""Connect to a Ray cluster, and count the actors that its nodes hold."""
+"""A Ray cluster: connecting to it, how many actors its nodes hold, and what is raised when something is lost."""
 
 import logging
 import os
@@ -15,6 +15,15 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else ray.init warns of a future change
 import ray  # after the variables that it reads
 from ray._private import services
+from ray.exceptions import (
+    ActorUnschedulableError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 PROCESS = 500_000_000
 """Bytes of an actor's process beside its training: Python, torch and buffers."""
@@ -23,6 +32,27 @@ ANSWER = 5.0
 """Seconds within which a head node must answer."""
 
 LOCAL = "local"
+
+POLL = 5.0
+"""Seconds between two looks at the nodes of the cluster."""
+
+PATIENCE = 120.0
+"""Seconds after which a run without any actor ends."""
+
+
+class ShortOfMemoryError(Exception):
+    """An actor could not allocate memory for a task."""
+
+
+class ClusterWarning(UserWarning):
+    """Nodes hold fewer actors than they have cores, differ from each other, or an actor ran out of memory."""
+
+
+MEMORY = (OutOfMemoryError, ShortOfMemoryError)
+"""What is raised for an actor that ran out of memory."""
+
+LOST = (*MEMORY, RayActorError, ActorUnschedulableError, NodeDiedError, ObjectLostError, WorkerCrashedError)
+"""What is raised for tasks of an actor that died, and for results that were lost with their node."""
 
 
 class Need(NamedTuple):
@@ -159,3 +189,26 @@ def check(nodes: Sequence[Node], need: Need) -> None:
 def size(number: float) -> str:
     """Return a number of bytes in words."""
     return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
+
+
+def get(reference: Any) -> Any:
+    """Return the value of a reference; an error that was raised in an actor is raised here."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        raise error.cause from error
+
+
+def warn(text: str) -> None:
+    """Show a warning about the cluster."""
+    warnings.warn(text, ClusterWarning, stacklevel=2)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first statement of an error; Ray adds tables to it."""
+    return str(error).partition("\n")[0].partition(";")[0]
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error: that of a traceback names the error."""
+    return str(error).strip().rpartition("\n")[2]

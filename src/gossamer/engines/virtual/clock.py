@@ -28,16 +28,14 @@ from gossamer.engines.dispatch import CANCELLED, FAILED, FOLDED, LEFT, LOST, NOT
 from gossamer.engines.inbox import FAILED_ON_PURPOSE, ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
-from gossamer.engines.virtual.events import CHANGES, Event, EventQueue, Kind
-from gossamer.engines.virtual.roster import Roster
-from gossamer.engines.virtual.timing import Phase, TimedFlight
+from gossamer.engines.virtual.events import CHANGES, Event, EventQueue, Kind, Phase, Roster, TimedFlight
 from gossamer.runs.records import Record
 
 ENTRY = "virtual_time"
 """The entry of a checkpoint."""
 
 SMALL = 4096
-"""Bytes of a client's own piece of a download up to which its task is kept until it is trained."""
+"""Bytes of a client's own piece of a download up to which its task is kept until it is trained, if it has no state."""
 
 IN_FLIGHT = ("client", "version", "start")
 """What a checkpoint keeps of a task in flight: it is trained again."""
@@ -130,7 +128,8 @@ class VirtualTime(Dispatcher):
         """Begin a round; before the first, find out who is available, and start tasks again that were in flight."""
         if not self._open:
             self._open = True
-            self.roster.open(self._now)
+            for client in self.roster.sizes:
+                self.roster.follow(client, self._now)
             stage = Stage(self.run.method.training, len(self.run.metrics), {})
             for client, version, start in self._kept:
                 self.flights[client] = flight = TimedFlight(client, version, start)
@@ -144,7 +143,7 @@ class VirtualTime(Dispatcher):
         while self.queue and self.queue.next.time == event.time and self.queue.next.kind in CHANGES:
             changes.append(self.queue.pop())
         for change in changes:
-            self.roster.change(change)
+            self.roster.follow(change.client, change.time)
         return any(change.kind == Kind.BACK for change in changes)
 
     def exchange(self, stage: Stage, ledger: Ledger, replies: Replies) -> None:
@@ -182,7 +181,8 @@ class VirtualTime(Dispatcher):
         client, start = flight.client, flight.start
         self.roster.occupy(client)
         client_task, kinds = self.run.client_task(stage, client, self.common.setdefault(flight.version, {}))
-        flight.client_task = client_task if _is_small(client_task) else None
+        small = not client_task.state and len(client_task.data.single) <= SMALL
+        flight.client_task = client_task if small else None
         if ledger is not None:
             ledger.down.update(kinds)
         clock, key = self._at(client_task, start)
@@ -194,7 +194,12 @@ class VirtualTime(Dispatcher):
             self._end(flight, flight.download.end, FAILED, FAILED_ON_PURPOSE)
             return
         try:
-            flight.work = self._least_work(self.run.client_of(stage.exchange), client_task, flight.download.end)
+            begin = flight.download.end  # of training, which takes at least as long as its operations
+            if self._looks_ahead or self.roster.leaves(client, begin) != FOREVER:
+                least = self.run.client_of(stage.exchange).least_flops(client_task)
+                flight.work = self._work(client_task, begin, least)
+            else:
+                flight.work = Phase(begin, begin, Cost())
         except Exception as error:  # one of the client's samples, on which operations are counted
             self._end(flight, flight.download.end, FAILED, ClientReply(failure=Failure.of(error)))
             return
@@ -207,12 +212,6 @@ class VirtualTime(Dispatcher):
     def _looks_ahead(self) -> bool:
         """Whether it matters when the result of a task is needed: not if all tasks of a round are waited for."""
         return self.schedule.refills or self.schedule.deadline is not None
-
-    def _least_work(self, client: Client, client_task: ClientTask, begin: int) -> Phase:
-        """Return the shortest time that training can take."""
-        if not self._looks_ahead and self.roster.leaves(client_task.clock.client, begin) == FOREVER:
-            return Phase(begin, begin, Cost())
-        return self._work(client_task, begin, client.least_flops(client_task))
 
     def _work(self, client_task: ClientTask, begin: int, flops: Flops) -> Phase:
         """Return the time of training."""
@@ -248,8 +247,8 @@ class VirtualTime(Dispatcher):
         if flight is None or flight.event != event.sequence:
             return  # it is of a task that was stopped, or that was trained with others
         horizon = FOREVER if until is None or self.schedule.keeps_late else until
-        group = [each for each in self.flights.values() if self._joins(each, flight.version, horizon)]
-        clients = [each.client for each in group]
+        alike = [each for each in self.flights.values() if each.version == flight.version and not each.trained]
+        clients = [each.client for each in alike if each.work.end <= horizon]
         state = self.versions[flight.version]
         at = stage if flight.version == stage.number else stage.earlier(flight.version, state, clients)
         for client_task, result in self.run.trained(at.only(sorted(clients)), self._tasks):
@@ -257,9 +256,6 @@ class VirtualTime(Dispatcher):
             self._trained(trained, client_task, result)
             if self.certain is not None and trained.end <= horizon:
                 self.deliver(trained, *self.certain)
-
-    def _joins(self, flight: TimedFlight, version: int, horizon: int) -> bool:
-        return flight.version == version and not flight.trained and flight.work.end <= horizon
 
     def _tasks(self, stage: Stage) -> Iterator[ClientTask]:
         """Yield the tasks of a stage; those that would need memory while they wait are made again."""
@@ -272,23 +268,19 @@ class VirtualTime(Dispatcher):
         """Find out when a trained task ends, and how."""
         if isinstance(result, Failure):
             self._end(flight, flight.work.end, FAILED, ClientReply(failure=result))
-        else:
-            flight.work = self._work(client_task, flight.download.end, result.flops)
-            self._send(flight, client_task, result)
-            flight.result = result._replace(sent=result.sent._replace(data=SILENT.data), state={})
-
-    def _send(self, flight: TimedFlight, client_task: ClientTask, result: ClientResult) -> None:
-        """Send the upload of a trained task, if there is one."""
-        begin, data = flight.work.end, result.sent.data
-        if not data:
-            self._end(flight, begin, FOLDED, ClientReply(None, result.state))
             return
-        clock, key = self._at(client_task, begin)
-        receipt = self.channel.send(len(data), clock, fold(key, "channel"))
-        flight.upload = self._phase(flight.client, begin, Cost(receipt.seconds, receipt.joules))
-        flight.receipt = receipt
-        reply = ClientReply(data if receipt.delivered else None, result.state)
-        self._end(flight, flight.upload.end, FOLDED if receipt.delivered else LOST, reply)
+        flight.work = self._work(client_task, flight.download.end, result.flops)
+        begin, data = flight.work.end, result.sent.data
+        if data:
+            clock, key = self._at(client_task, begin)
+            receipt = self.channel.send(len(data), clock, fold(key, "channel"))
+            flight.upload = self._phase(flight.client, begin, Cost(receipt.seconds, receipt.joules))
+            flight.receipt = receipt
+            reply = ClientReply(data if receipt.delivered else None, result.state)
+            self._end(flight, flight.upload.end, FOLDED if receipt.delivered else LOST, reply)
+        else:
+            self._end(flight, begin, FOLDED, ClientReply(None, result.state))
+        flight.result = result._replace(sent=result.sent._replace(data=SILENT.data), state={})
 
     # The end of a task.
 
@@ -317,7 +309,7 @@ class VirtualTime(Dispatcher):
         for flight in ended if not self.schedule.refills else ():
             if flight.outcome != LEFT:
                 waited = (self._now - flight.end) / SECOND
-                ledger.idle(flight.client, self.roster.idle_power(flight.client) * waited)
+                ledger.idle(flight.client, self.channel.idle_power(flight.client) * waited)
         super()._close(ended, ledger)
 
     # Checkpoints.
@@ -335,8 +327,3 @@ class VirtualTime(Dispatcher):
         self._now = int(kept["now"])
         self.versions = {int(version): found for version, found in kept.get("versions", {}).items()}
         self._kept = list(zip(*(kept[name].tolist() for name in IN_FLIGHT), strict=True))
-
-
-def _is_small(client_task: ClientTask) -> bool:
-    """Return whether a task can be kept: its client has no state, and nearly all of its download is common."""
-    return not client_task.state and len(client_task.data.single) <= SMALL

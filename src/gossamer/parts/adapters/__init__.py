@@ -11,9 +11,9 @@ from gossamer.core.lazy import Registry, attach
 if TYPE_CHECKING:
     from gossamer.core.adapter import Adapter as Adapter
     from gossamer.parts.adapters.lora import LoRA as LoRA
-    from gossamer.parts.adapters.peft import Peft as Peft
+    from gossamer.parts.adapters.lora import Peft as Peft
 
-ADAPTERS: "Registry[type[Adapter]]" = Registry(__name__, {"lora": "lora.LoRA", "peft": "peft.Peft"})
+ADAPTERS: "Registry[type[Adapter]]" = Registry(__name__, {"lora": "lora.LoRA", "peft": "lora.Peft"})
 """Adapters by the name that the command line uses."""
 
 if not TYPE_CHECKING:

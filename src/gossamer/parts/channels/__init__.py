@@ -5,22 +5,21 @@ from typing import TYPE_CHECKING
 from gossamer.core.lazy import Registry, attach
 
 if TYPE_CHECKING:
-    from gossamer.core.channel import AnyDevice as AnyDevice
     from gossamer.core.channel import Channel as Channel
     from gossamer.core.channel import Cost as Cost
     from gossamer.core.channel import Receipt as Receipt
-    from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
-    from gossamer.parts.channels.lossy import Lossy as Lossy
-    from gossamer.parts.channels.perfect import Perfect as Perfect
-    from gossamer.parts.channels.wireless import Wireless as Wireless
+    from gossamer.parts.channels.links import FleetLinks as FleetLinks
+    from gossamer.parts.channels.links import Lossy as Lossy
+    from gossamer.parts.channels.links import Perfect as Perfect
+    from gossamer.parts.channels.links import Wireless as Wireless
 
 CHANNELS: "Registry[type[Channel]]" = Registry(
     __name__,
     {
-        "perfect": "perfect.Perfect",
-        "lossy": "lossy.Lossy",
-        "wireless": "wireless.Wireless",
-        "fleet": "fleet_links.FleetLinks",
+        "perfect": "links.Perfect",
+        "lossy": "links.Lossy",
+        "wireless": "links.Wireless",
+        "fleet": "links.FleetLinks",
     },
 )
 """Channels by the name that the command line uses."""

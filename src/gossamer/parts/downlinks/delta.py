@@ -9,7 +9,7 @@ norms, running statistics). There are two kinds of steps:
                       repeats the aggregation, and gets the server's model bit for bit. Where uploads are masks of
                       equal weight, their sum, which is shorter (``gossamer.parts.downlinks.replay``)
     Delta(codec)      the change of the model, compressed. The server keeps the model that the clients hold, and the
-                      next step contains the error of the last one (``gossamer.parts.downlinks.compressed``)
+                      next step contains the error of the last one (``gossamer.parts.downlinks.steps``)
 
 The server sends the whole model instead where that is shorter, and to a client without a model. It therefore drops
 steps from the log that are longer than the whole model together. All clients that hold the same version receive the
@@ -48,9 +48,8 @@ from gossamer.core.wire import expect
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.on_weights import OnWeights
-from gossamer.parts.downlinks.compressed import Compressed
 from gossamer.parts.downlinks.replay import Replay
-from gossamer.parts.downlinks.steps import Steps
+from gossamer.parts.downlinks.steps import Compressed, Steps
 
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
@@ -148,7 +147,8 @@ class BoundDelta(BoundDownlink):
         self.more = {name: Layout.of(state[name]) for name in self.supplied}
         covered = {name for name, _ in steps.layout.shapes}
         self.rest = self.layout.only([name for name, _ in self.layout.shapes if name not in covered])
-        self.room = wire.piece_size(self._all(self.layout, *map(_zeros, (self.layout, *self.more.values()))))
+        zeros = [torch.zeros(each.size, dtype=each.dtype) for each in (self.layout, *self.more.values())]
+        self.room = wire.piece_size(self._all(self.layout, *zeros))
         # Without sums_only and shared_start: they do not change how messages are read.
         self.name = f"Delta(codec={config.codec!r}, whole={config.whole!r})"
 
@@ -215,7 +215,13 @@ class BoundDelta(BoundDownlink):
         (new_model,) = self.server.download(after, GLOBAL).models
         step = self.steps.make(model, new_model, notes, clock.round)
         log = {**self._log(before), str(clock.round): torch.from_numpy(np.frombuffer(step, np.uint8).copy())}
-        new = {**before["downlink"], LOG: self._recent(log)}
+        room, kept = self.room, State()  # the last steps, as far as they are not longer than the whole model together
+        for version in sorted(log, key=int, reverse=True):
+            room -= log[version].numel() + ENTRY
+            if room < 0:
+                break
+            kept[version] = log[version]
+        new = {**before["downlink"], LOG: kept}
         if not self.steps.exact:
             rest = {name: new_model[name] for name, _ in self.rest.shapes}
             new[SHADOW] = self._rounded({**rest, **self.steps.take({"params": model}, step, clock)["params"]})
@@ -225,16 +231,6 @@ class BoundDelta(BoundDownlink):
         """Return the steps by version; a checkpoint has no entry for an empty log."""
         found: State = state["downlink"].get(LOG, {})
         return found
-
-    def _recent(self, log: State) -> State:
-        """Return the last steps, as far as they are not longer than the whole model together."""
-        room, kept = self.room, State()
-        for version in sorted(log, key=int, reverse=True):
-            room -= log[version].numel() + ENTRY
-            if room < 0:
-                break
-            kept[version] = log[version]
-        return kept
 
     # Client side.
 
@@ -246,7 +242,12 @@ class BoundDelta(BoundDownlink):
             read = ReadArrays(payload)
             model = layout.unflatten(self.whole.decode(read, Coding(layout, key)))
             read.check()
-            return Received((model,), sections={name: self._entry(name, unread, key) for name in self.supplied})
+            supplied = {}
+            for name in self.supplied:
+                read, own = ReadArrays(unread.pop(name, {})), self.more[name]
+                supplied[name] = own.unflatten(self.whole.decode(read, Coding(own, key)))
+                read.check()
+            return Received((model,), sections=supplied)
         steps, base = _steps(unread.pop("steps", {}), clock.round)
         checksum = unread.pop("checksum")
         check_names(checksum, {ALONE})
@@ -291,13 +292,6 @@ class BoundDelta(BoundDownlink):
         more = {name: sections[name] for name in self.supplied}
         return {HELD: {"version": torch.tensor(version), "params": models[0], **more}}
 
-    def _entry(self, name: str, unread: SectionArrays, key: Key) -> Params:
-        """Return an entry of the server state in a download with the whole model."""
-        read, layout = ReadArrays(unread.pop(name, {})), self.more[name]
-        entry = layout.unflatten(self.whole.decode(read, Coding(layout, key)))
-        read.check()
-        return entry
-
     # Both sides.
 
     def _all(self, layout: Layout, vector: torch.Tensor, *entries: torch.Tensor) -> Payload:
@@ -323,10 +317,6 @@ class BoundDelta(BoundDownlink):
         for vector in (self.layout.flatten(model), *self._entries(state)):
             checksum = wire.checksum(wire.array_bytes(vector), checksum)
         return torch.tensor([checksum])
-
-
-def _zeros(layout: Layout) -> torch.Tensor:
-    return torch.zeros(layout.size, dtype=layout.dtype)
 
 
 def _sends_all(exchange: "BoundExchange") -> bool:

@@ -7,8 +7,8 @@ shorter as new values are left out (``Codec.replayed``). The client reconstructs
 
 Where the codec's vectors are whole numbers (``Codec.sum_segments``) and the server needs only their sum, with equal
 weights (``Server.unsummable``), the step may be the sum instead: the number of arrivals, 0 in place of the number of
-samples, and the sum as the only payload (``gossamer.parts.downlinks.sums``). The client calls ``fold_sum``. Sums of
-whole numbers are exact, so the model is the same.
+samples, and the sum as the only payload, close to the entropy of its histogram (``pack``). The client calls
+``fold_sum``. Sums of whole numbers are exact, so the model is the same.
 
 Where the codec's vectors are any numbers, but short, as the scalars of zeroth-order methods, the step may be the
 server's sum of them (``Server.total``): the sum as it is, and the sum of the weights. The client continues the
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.core import tree, wire
+from gossamer.core import entropy, tree, wire
 from gossamer.core.bound import received
 from gossamer.core.errors import PayloadError, listed, require
 from gossamer.core.exchange import GLOBAL, Arrival
@@ -32,7 +32,6 @@ from gossamer.core.server import Server
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
 from gossamer.core.wire import Body, expect, finite
-from gossamer.parts.downlinks import sums
 from gossamer.parts.downlinks.steps import Steps
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ class Replay(Steps):
         """Return the list of the arrivals or their sum, whichever is shorter."""
         found = [bytes(notes.listed)] if self.listing or not notes.count else []
         if notes.total is not None:
-            found.append(Note(notes.count, 0, sums.pack(notes.total.cpu(), self.limit * notes.count)).data())
+            found.append(Note(notes.count, 0, pack(notes.total.cpu(), self.limit * notes.count)).data())
         total = self.exchange.server.total(notes.acc) if self.relaying and notes.count else None
         if total is not None:
             weight = torch.tensor([total[1]], dtype=torch.float64)
@@ -204,7 +203,7 @@ class Replay(Steps):
             elif self.relaying:
                 acc = self._relayed(acc, note, arrays, clock.round, start)
             elif self.summing:
-                total = sums.unpack(note.payload, self.size, self.limit * note.client)
+                total = unpack(note.payload, self.size, self.limit * note.client)
                 whole = total.to(device, self.layout.dtype)
                 acc = server.fold_sum(acc, self._arrival(clock.round, NOBODY, 1.0, {}, start), whole, note.client)
             else:
@@ -257,7 +256,7 @@ def _unsummed(exchange: "BoundExchange", layout: Layout) -> str:
     if reason := server.unsummable(exact=True):
         return reason
     # Every sum of whole numbers up to 2 / eps is exact.
-    most = min(sums.LARGEST, int(2 / torch.finfo(layout.dtype).eps)) // limit
+    most = min(LARGEST, int(2 / torch.finfo(layout.dtype).eps)) // limit
     return "" if exchange.context.clients <= most else f"there are more than {most:,} clients"
 
 
@@ -276,3 +275,35 @@ def _notes(step: bytes, clients: int) -> Iterator[Note]:
             raise PayloadError(f"a step ends inside the arrays of client {client}")
         yield Note(client, samples, wire.read_piece(bytes(view[at : at + length]), arrays))
         at += length
+
+
+LARGEST = (1 << 16) - 1
+"""The largest sum."""
+LOW, HIGH = "low", "high"
+
+
+def pack(total: Tensor, limit: int) -> Payload:
+    """Return sums from 0 to ``limit`` as a payload.
+
+    >>> pack(torch.full((1000,), 3), 10)["low"].numel() * 8 / 1000
+    0.192
+    """
+    return {name: entropy.encode(total >> shift & 0xFF, base) for name, (shift, base) in _symbols(limit).items()}
+
+
+def unpack(payload: Payload, size: int, limit: int) -> Tensor:
+    """Return ``size`` sums as int64. Raise ``PayloadError`` for a payload that ``pack`` cannot have produced."""
+    total = torch.zeros(size, dtype=torch.int64)
+    for name, (shift, base) in _symbols(limit).items():
+        if name not in payload:
+            raise PayloadError(f"expected an array named {name!r}")
+        coded = expect(payload, name, torch.uint8, payload[name].numel())
+        total += entropy.decode(coded, base, size).cpu().long() << shift
+    if len(payload) > len(_symbols(limit)) or bool((total > limit).any()):
+        raise PayloadError(f"expected sums up to {limit:,} alone, got {', '.join(sorted(payload))}")
+    return total
+
+
+def _symbols(limit: int) -> dict[str, tuple[int, int]]:
+    """Return the lowest bit and the number of values of each symbol of a sum, by array name."""
+    return {LOW: (0, min(limit, 0xFF) + 1)} | ({HIGH: (8, (limit >> 8) + 1)} if limit > 0xFF else {})

@@ -19,8 +19,6 @@ instead, the cohorts are the same. This needs a choice of clients that does not 
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -36,7 +34,6 @@ ANYBODY = "everybody who sees the models, except the server"
 
 FINE, MOST = 20, 100_000
 """Points of a discretized privacy loss: per standard deviation of it, and in all."""
-
 
 WHOLE = (*range(2, 33), 40, 48, 64, 96, 128, 256)
 """Orders of Rényi divergences for bounds that hold for whole orders; they cost their square."""
@@ -64,12 +61,14 @@ def gaussian(
     """
     check_noise(noise_multiplier)
     words = mechanism or f"Gaussian noise, {noise_multiplier:g} times the clipping norm"
-    sampling, (rate, shown) = participation.sampling, _rate(participation)
+    sampling, clients, cohort = participation.sampling, participation.clients, participation.cohort
+    rate = min(1.0, cohort / clients)
     if sampling == "poisson" and rate < 1:
         about = f"Poisson sampling with rate {rate:.6g}, by {accountant.upper()}"
         return SampledGaussian(unit, "add-remove", words, about, protects_from, noise_multiplier, rate, 1, accountant)
     if sampling == "fixed" and rate < 1:
-        about = f"{shown} without replacement, by RDP; a replaced client counts twice the clipping norm"
+        drawn = f"{cohort:,.6g} of {clients:,} clients without replacement"
+        about = f"{drawn}, by RDP; a replaced client counts twice the clipping norm"
         return FixedGaussian(unit, "replace-one", words, about, protects_from, noise_multiplier / 2, rate)
     relation, about = unsampled(participation)
     return PlainGaussian(unit, relation, words, about, protects_from, noise_multiplier, participation.separation)
@@ -145,12 +144,6 @@ def check_noise(noise_multiplier: float) -> None:
     """Refuse a noise multiplier without a guarantee."""
     wrong = wrong_argument("noise_multiplier", noise_multiplier, "must be a positive number")
     require((0 < noise_multiplier < math.inf, wrong))
-
-
-def _rate(participation: Participation) -> tuple[float, str]:
-    """Return the share of clients in a round, at most 1, and how it is written."""
-    clients, cohort = participation.clients, participation.cohort
-    return min(1.0, cohort / clients), f"{cohort:,.6g} of {clients:,} clients"
 
 
 @dataclass(frozen=True)
@@ -277,23 +270,16 @@ def fixed_curve(noise: float, rate: float) -> tuple[float, ...]:
 
 def _curve(event: Any, relation: str, at: tuple[float, ...]) -> tuple[float, ...]:
     accountant = _module("rdp").RdpAccountant(list(at), getattr(_module().NeighboringRelation, relation))
-    with _without_warnings():
-        return tuple(map(float, accountant.compose(event).rdp))
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hide warnings on orders that are left out, since other orders remain."""
     logger = logging.getLogger("absl")
-    logger.addFilter(_is_error)
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    logger.addFilter(is_error)  # it warns of orders that are left out, and other orders remain
     try:
-        yield
+        return tuple(map(float, accountant.compose(event).rdp))
     finally:
-        logger.removeFilter(_is_error)
-
-
-def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
+        logger.removeFilter(is_error)
 
 
 @cache

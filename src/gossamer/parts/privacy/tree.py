@@ -106,11 +106,8 @@ class Patterns:
         if level == 0:
             once = Visits(self.separation - 1, 1, 0)
             return (once,) if self.separation == 1 else (Visits(0, 0, 0), once)
-        if (level, enter) not in self.known:
-            self.known[level, enter] = self._joined(level, enter)
-        return self.known[level, enter]
-
-    def _joined(self, level: int, enter: int) -> tuple[Visits, ...]:
+        if (level, enter) in self.known:
+            return self.known[level, enter]
         found: dict[tuple[int, int], int] = {}
         for left in self.of_node(level - 1, enter):
             for right in self.of_node(level - 1, left.leave):
@@ -123,7 +120,8 @@ class Patterns:
         for (leave, visits), inside in sorted(found.items(), key=lambda each: (each[0][0], -each[0][1])):
             if not any(other.visits >= visits and other.inside >= inside for other in kept):
                 kept.append(Visits(leave, visits, inside))
-        return tuple(kept)
+        self.known[level, enter] = tuple(kept)
+        return self.known[level, enter]
 
     def after(self, before: dict[int, int], rounds: int) -> dict[int, int]:
         """Return the largest sums after one more tree over some rounds, by the number of rounds forbidden after it.
@@ -152,9 +150,7 @@ class Patterns:
         return known[trees]
 
 
-@lru_cache(maxsize=64)
-def _patterns(separation: int, honaker: bool) -> Patterns:
-    return Patterns(separation, honaker)
+_patterns = lru_cache(maxsize=64)(Patterns)
 
 
 @lru_cache(maxsize=4096)

@@ -6,20 +6,20 @@ from gossamer.core.lazy import Registry, attach
 
 if TYPE_CHECKING:
     from gossamer.core.schedule import Schedule as Schedule
-    from gossamer.parts.schedules.asynchronous import Asynchronous as Asynchronous
-    from gossamer.parts.schedules.deadline import Deadline as Deadline
-    from gossamer.parts.schedules.fedasync import FedAsync as FedAsync
-    from gossamer.parts.schedules.fedbuff import FedBuff as FedBuff
-    from gossamer.parts.schedules.staleness import Staleness as Staleness
-    from gossamer.parts.schedules.synchronous import Synchronous as Synchronous
+    from gossamer.parts.schedules.timing import Asynchronous as Asynchronous
+    from gossamer.parts.schedules.timing import Deadline as Deadline
+    from gossamer.parts.schedules.timing import FedAsync as FedAsync
+    from gossamer.parts.schedules.timing import FedBuff as FedBuff
+    from gossamer.parts.schedules.timing import Staleness as Staleness
+    from gossamer.parts.schedules.timing import Synchronous as Synchronous
 
 SCHEDULES: "Registry[type[Schedule]]" = Registry(
     __name__,
     {
-        "sync": "synchronous.Synchronous",
-        "deadline": "deadline.Deadline",
-        "fedbuff": "fedbuff.FedBuff",
-        "fedasync": "fedasync.FedAsync",
+        "sync": "timing.Synchronous",
+        "deadline": "timing.Deadline",
+        "fedbuff": "timing.FedBuff",
+        "fedasync": "timing.FedAsync",
     },
 )
 """Schedules by the name that the command line uses."""

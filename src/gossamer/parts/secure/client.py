@@ -17,31 +17,10 @@ from gossamer.core.secure import Member, Roster, SumSegment
 from gossamer.core.types import Payload, State
 from gossamer.core.untrusted import check_names
 from gossamer.core.wire import expect
-from gossamer.parts.secure import masks, primitives, shamir
-from gossamer.parts.secure.dealing import BOX, HASHES, deal, fits
-from gossamer.parts.secure.graph import Graph
-from gossamer.parts.secure.primitives import PUBLIC, SEED, SIGNED
-from gossamer.parts.secure.roster import SIGNATURE
-from gossamer.parts.secure.rules import (
-    CHECK,
-    CONSENT,
-    KEYS,
-    PHASES,
-    SHARES,
-    TRAIN,
-    UNMASK,
-    Place,
-    Rules,
-    common_digest,
-    consent_claim,
-    dealer_context,
-    expect_bytes,
-    inputs_digest,
-    pieces,
-    raw,
-    tensor,
-    upload_claim,
-)
+from gossamer.parts.secure import primitives, rules, shamir
+from gossamer.parts.secure.primitives import PUBLIC, SEED, SIGNATURE, SIGNED, expect_bytes, pieces, raw, tensor
+from gossamer.parts.secure.rules import CHECK, CONSENT, KEYS, PHASES, SHARES, TRAIN, UNMASK, Graph, Place, Rules
+from gossamer.parts.secure.shamir import BOX, HASHES, deal, fits
 
 PHASE = "phase"
 """The entry of a scratch with the number of phases that are answered."""
@@ -80,12 +59,12 @@ def share_secrets(member: Member, request: Payload, scratch: State, rules_of: Ru
     listed = _place(scratch).listed(
         clients, *keys.values(), expect_bytes(request, "signatures", SIGNATURE * len(clients))
     )
-    rules, at = rules_of(len(clients)), clients.index(member.client)
-    graph = rules.graph(listed)
+    sizes, at = rules_of(len(clients)), clients.index(member.client)
+    graph = sizes.graph(listed)
     members, others = graph.members(at), graph.neighbours(at)
     self_seed = shamir.packed(shamir.drawn(1))
     dealing = deal(
-        dealer_context(listed, member.client), self_seed, raw(scratch["mask_seed"]), rules.needed, rules.members
+        rules.dealer_context(listed, member.client), self_seed, raw(scratch["mask_seed"]), sizes.needed, sizes.members
     )
     plain = dict(zip(members, dealing.plain, strict=True))
     public = {name: [each[PUBLIC * other : PUBLIC * other + PUBLIC] for other in others] for name, each in keys.items()}
@@ -116,7 +95,8 @@ def _read_list(
     count = 0 if array is None else array.numel()
     clients: list[int] = expect(request, "clients", torch.int64, count).tolist()
     if clients != sorted(set(clients)) or (clients and clients[0] < 0):
-        raise PayloadError(f"the list must have different clients in ascending order, got {_shown(clients)}")
+        shown = ", ".join(map(str, clients[:8])) + (", ..." if len(clients) > 8 else "") or "none"
+        raise PayloadError(f"the list must have different clients in ascending order, got {shown}")
     rules_of(count)
     keys = {name: expect_bytes(request, name, PUBLIC * count) for name in LIST}
     signatures = expect_bytes(request, "signatures", SIGNATURE * count)
@@ -141,10 +121,6 @@ def _unsigned(
     given = zip(clients, keys, pieces(signatures, SIGNATURE), strict=True)
     wrong = (client for client, own, sign in given if not roster.verify(client, place.keys_claim(client, own), sign))
     return next(wrong, None)
-
-
-def _shown(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "") or "none"
 
 
 def _place(scratch: State) -> Place:
@@ -217,7 +193,7 @@ def check_shares(member: Member, request: Payload, scratch: State, rules_of: Rul
     for number, dealer in enumerate(dealers):
         sender, point = seat.clients[dealer], seat.graph.point(dealer, seat.at)
         plain = primitives.unseal(secrets[dealer], seat.listed, sender, member.client, boxes[number])
-        context, (d, z) = dealer_context(seat.listed, sender), lines[2 * number : 2 * number + 2]
+        context, (d, z) = rules.dealer_context(seat.listed, sender), lines[2 * number : 2 * number + 2]
         if plain is not None and fits(context, point, plain, hashes[number], d, z):
             good[dealer] = True
             shares.append(plain[: 2 * SEED])
@@ -239,20 +215,20 @@ def mask(
     check_names(request, ("completed",))
     seat = _Seat(client, scratch, rules_of)
     completed = seat.expect_sound(request, "completed", "have completed the setup")
-    rings = masks.rings(segments, len(seat.clients))
-    common = common_digest(seat.listed, bits(completed), inputs_digest(rings, segments, models))
-    lanes = masks.lanes_of(values, segments, rings)
-    masks.add_mask(lanes, primitives.self_mask(raw(scratch["self_seed"]), common, client), 1)
+    rings = primitives.rings(segments, len(seat.clients))
+    common = rules.common_digest(seat.listed, bits(completed), rules.inputs_digest(rings, segments, models))
+    lanes = primitives.lanes_of(values, segments, rings)
+    primitives.add_mask(lanes, primitives.self_mask(raw(scratch["self_seed"]), common, client), 1)
     private = _private(scratch, "mask")
     for other, public in zip(seat.others, pieces(raw(scratch["mask_keys"]), PUBLIC), strict=True):
         if completed[other]:
             key = primitives.pair_mask(private, public, common, client, seat.clients[other])
-            masks.add_mask(lanes, key, primitives.pair_sign(client, seat.clients[other]))
-    masks.reduce(lanes, rings)
+            primitives.add_mask(lanes, key, primitives.pair_sign(client, seat.clients[other]))
+    primitives.reduce(lanes, rings)
     return {
-        "masked": masks.packed(lanes, rings),
+        "masked": primitives.packed(lanes, rings),
         "common": tensor(common),
-        "signature": seat.sign(upload_claim(common)),
+        "signature": seat.sign(rules.upload_claim(common)),
     }
 
 
@@ -269,13 +245,13 @@ def agree(member: Member, request: Payload, scratch: State, rules_of: RulesOf) -
     if bool((survivors & ~completed).any()):
         raise PayloadError("a client that has not completed the setup is called a survivor")
     packed = bits(completed)
-    common = common_digest(seat.listed, packed, expect_bytes(request, "inputs", PUBLIC))
+    common = rules.common_digest(seat.listed, packed, expect_bytes(request, "inputs", PUBLIC))
     seat.check_signed(
-        upload_claim(common), survivors, request, "an upload from the same list, model and kind of values"
+        rules.upload_claim(common), survivors, request, "an upload from the same list, model and kind of values"
     )
     kept = {"completed": packed, "survivors": bits(survivors), "common": tensor(common)}
     kept |= {PHASE: torch.tensor([PHASES.index(CONSENT) + 1])}
-    return {"signature": seat.sign(consent_claim(common, bits(survivors)))}, scratch | kept
+    return {"signature": seat.sign(rules.consent_claim(common, bits(survivors)))}, scratch | kept
 
 
 def reveal(member: Member, request: Payload, scratch: State, rules_of: RulesOf) -> tuple[Payload, State]:
@@ -288,7 +264,7 @@ def reveal(member: Member, request: Payload, scratch: State, rules_of: RulesOf) 
     signers, common = expect_bits(request, "signers", len(seat.clients)), raw(scratch["common"])
     if (agreed := int(signers.sum())) < seat.rules.quorum:
         raise PayloadError(f"{agreed} clients have signed the list of survivors, {seat.rules.quorum} are needed")
-    seat.check_signed(consent_claim(common, scratch["survivors"]), signers, request, "the list of survivors")
+    seat.check_signed(rules.consent_claim(common, scratch["survivors"]), signers, request, "the list of survivors")
     flags = {name: expect_bits(scratch, name, len(seat.clients)) for name in ("completed", "survivors")}
     kept, good = iter(pieces(raw(scratch["shares"]), 2 * SEED)), expect_bits(scratch, "good", len(seat.others)).tolist()
     mask_keys = pieces(raw(scratch["mask_keys"]), PUBLIC)

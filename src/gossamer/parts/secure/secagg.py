@@ -61,8 +61,25 @@ from gossamer.core.secure import Member, Roster, SecureAggregation, SecureRound,
 from gossamer.core.types import Payload, State
 from gossamer.core.untrusted import check_single
 from gossamer.parts.secure import client as client_side
-from gossamer.parts.secure import graph, primitives
-from gossamer.parts.secure.rules import CHECK, CONSENT, KEYS, SHARES, TRAIN, UNMASK, Place, Rules, raw
+from gossamer.parts.secure.primitives import fresh, raw
+from gossamer.parts.secure.rules import (
+    CHECK,
+    CONSENT,
+    KEYS,
+    ROUNDING,
+    SECRECY,
+    SHARES,
+    TRAIN,
+    UNMASK,
+    Bounds,
+    Failure,
+    Place,
+    Rules,
+    failure,
+    needed,
+    quorum,
+    smallest_degree,
+)
 from gossamer.parts.secure.server import SecAggRound
 
 FEWEST = 3
@@ -100,21 +117,15 @@ class SecAgg(SecureAggregation):
             (0 <= self.dropouts < 1, wrong(self, "dropouts", "must be at least 0 and below 1")),
             (self.min_clients >= FEWEST, wrong(self, "min_clients", f"must be at least {FEWEST}")),
         )
-        require(
-            (
-                self.colluding < 2 * self.threshold - 1 + graph.ROUNDING,
-                wrong(self, "colluding", f"must be below 2 threshold - 1 = {2 * self.threshold - 1:.3g}"),
-            ),
-            (
-                self.dropouts <= 1 - self.threshold + graph.ROUNDING,
-                wrong(self, "dropouts", f"must be at most 1 - threshold = {1 - self.threshold:.3g}"),
-            ),
-        )
+        overlap, spare = 2 * self.threshold - 1, 1 - self.threshold
+        many = wrong(self, "colluding", f"must be below 2 threshold - 1 = {overlap:.3g}")
+        lossy = wrong(self, "dropouts", f"must be at most 1 - threshold = {spare:.3g}")
+        require((self.colluding < overlap + ROUNDING, many), (self.dropouts <= spare + ROUNDING, lossy))
 
     @property
-    def bounds(self) -> graph.Bounds:
+    def bounds(self) -> Bounds:
         """The shares for which the graph is chosen."""
-        return graph.Bounds(self.threshold, self.colluding, self.dropouts)
+        return Bounds(self.threshold, self.colluding, self.dropouts)
 
     def rules(self, clients: int) -> Rules:
         """Return the sizes of the protocol for a cohort.
@@ -122,45 +133,37 @@ class SecAgg(SecureAggregation):
         >>> SecAgg().rules(100)
         Rules(clients=100, degree=99, needed=67, quorum=67, fewest=67, accusers=33)
         """
-        degree = graph.smallest_degree(clients, self.bounds) if self.neighbours is None else self.neighbours
+        degree = smallest_degree(clients, self.bounds) if self.neighbours is None else self.neighbours
         degree = min(degree, clients - 1)
-        quorum = graph.quorum(clients, self.bounds)
-        need = quorum if degree == clients - 1 else graph.needed(self.threshold, degree + 1)
+        agree = quorum(clients, self.bounds)
+        need = agree if degree == clients - 1 else needed(self.threshold, degree + 1)
         # As many as collude at most: those for which the quorum holds, or those for which a sparse graph was chosen.
-        bad = 2 * quorum - clients - 1 if degree == clients - 1 else int(self.colluding * clients + graph.ROUNDING)
-        return Rules(clients, degree, need, quorum, max(quorum, self.min_clients), bad)
+        bad = 2 * agree - clients - 1 if degree == clients - 1 else int(self.colluding * clients + ROUNDING)
+        return Rules(clients, degree, need, agree, max(agree, self.min_clients), bad)
 
-    def failure(self, clients: int) -> graph.Failure:
+    def failure(self, clients: int) -> Failure:
         """Return bounds on the probability that a round is not secret, and that it has no sum."""
-        return graph.failure(clients, self.rules(clients).degree, self.bounds)
+        return failure(clients, self.rules(clients).degree, self.bounds)
 
     def check_cohort(self, clients: int) -> None:
         """Refuse a cohort below ``min_clients``, and a graph that is too sparse to be secret."""
         if clients < self.min_clients:
-            raise ConfigError(
-                Mistake(
-                    f"a round of {clients} clients is not protected: {{}} is the fewest; select more clients per round",
-                    None,
-                    Setting("SecAgg", "min_clients", self.min_clients),
-                )
+            few = f"a round of {clients} clients is not protected: {{}} is the fewest; select more clients per round"
+            raise ConfigError(Mistake(few, None, Setting("SecAgg", "min_clients", self.min_clients)))
+        if (found := self.failure(clients).secrecy) > SECRECY:
+            wanted = smallest_degree(clients, self.bounds)
+            why = (
+                f"gives a graph of {clients:,} clients that fails to be secret with a probability of up to"
+                f" {found:.2g}, above 2^-80; {wanted + wanted % 2} neighbours are enough"
             )
-        if (found := self.failure(clients).secrecy) > graph.SECRECY:
-            wanted = graph.smallest_degree(clients, self.bounds)
-            raise ConfigError(
-                wrong(
-                    self,
-                    "neighbours" if self.neighbours is not None else "colluding",
-                    f"gives a graph of {clients:,} clients that fails to be secret with a probability of up to"
-                    f" {found:.2g}, above 2^-80; {wanted + wanted % 2} neighbours are enough",
-                )
-            )
+            raise ConfigError(wrong(self, "neighbours" if self.neighbours is not None else "colluding", why))
 
     def begin(
         self, clients: Sequence[int], segments: Sequence[SumSegment], topic: bytes, roster: Roster, models: bytes
     ) -> SecureRound:
         """Begin a round, with a new nonce."""
         self.check_cohort(len(clients))
-        place = Place(topic, primitives.fresh(), roster.digest)
+        place = Place(topic, fresh(), roster.digest)
         return SecAggRound(clients, segments, place, roster, models, self._rules, self.threshold)
 
     def answer(self, phase: str, member: Member, request: Payload, scratch: State) -> tuple[Payload, State]:

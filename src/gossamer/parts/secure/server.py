@@ -16,31 +16,10 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.secure import DISPUTED, LIED, Ring, Roster, SecureRound, SumSegment, TooFewClientsError
 from gossamer.core.types import Payload
 from gossamer.core.untrusted import check_names, check_single
-from gossamer.parts.secure import graph, primitives, shamir
-from gossamer.parts.secure.dealing import BOX, HASHES, KEY_SEED, SELF_SEED, challenge, hashed
-from gossamer.parts.secure.masks import add_mask, add_packed, joined, reduce, rings, zeros
-from gossamer.parts.secure.primitives import PUBLIC, SEED, SIGNED
-from gossamer.parts.secure.roster import SIGNATURE
-from gossamer.parts.secure.rules import (
-    CHECK,
-    CONSENT,
-    KEYS,
-    PHASES,
-    SHARES,
-    TRAIN,
-    UNMASK,
-    Place,
-    Rules,
-    common_digest,
-    consent_claim,
-    dealer_context,
-    expect_bytes,
-    flags,
-    inputs_digest,
-    pieces,
-    tensor,
-    upload_claim,
-)
+from gossamer.parts.secure import primitives, rules, shamir
+from gossamer.parts.secure.primitives import PUBLIC, SEED, SIGNATURE, SIGNED, expect_bytes, pieces, tensor
+from gossamer.parts.secure.rules import CHECK, CONSENT, KEYS, PHASES, SHARES, TRAIN, UNMASK, Place, Rules
+from gossamer.parts.secure.shamir import BOX, HASHES, KEY_SEED, SELF_SEED, challenge, hashed
 
 ADVICE = "lower SecAgg.threshold (it stays above 1/2), select more clients per round, or wait longer for them"
 
@@ -113,7 +92,7 @@ class SecAggRound(SecureRound):
     ) -> None:
         self.segments, self.place, self.roster, self.models, self.rules_of = segments, place, roster, models, rules_of
         self.asked_first, self.threshold = sorted(clients), threshold
-        self.rings: tuple[Ring, ...] = rings(segments, len(clients))
+        self.rings: tuple[Ring, ...] = primitives.rings(segments, len(clients))
         self._phase = ""
         self._asked: set[int] = set(clients)
         self._answered: set[int] = set(clients)
@@ -142,7 +121,7 @@ class SecAggRound(SecureRound):
         signatures = b"".join(self._keys[client][1] for client in clients)
         self.listed = self.place.listed(clients, *listed, signatures)
         self.graph = self.rules.graph(self.listed)
-        self.rings = rings(self.segments, len(clients))
+        self.rings = primitives.rings(self.segments, len(clients))
         names = ("mask_keys", "share_keys", "sign_keys", "signatures")
         self._request = {name: tensor(data) for name, data in zip(names, (*listed, signatures), strict=True)}
         self._request["clients"] = torch.tensor(clients)
@@ -158,7 +137,7 @@ class SecAggRound(SecureRound):
             left = self.asked_first
         elif phase == SHARES:
             left = sorted(self._answered)
-            self._check_count(len(left), len(self.asked_first), graph.needed(self.threshold, len(self.asked_first)))
+            self._check_count(len(left), len(self.asked_first), rules.needed(self.threshold, len(self.asked_first)))
             try:
                 self._make_list(left)
             except PayloadError as error:
@@ -181,26 +160,27 @@ class SecAggRound(SecureRound):
             self._completed = left = self._connected(left, {at: self._dealt[at].holders for at in left})
             self._check_left(left)
             self._check_sound(left)
-            self._sums = zeros(self.rings)
-            self._inputs = inputs_digest(self.rings, self.segments, self.models)
-            completed = flags(left, len(self.clients))
-            self._common = common_digest(self.listed, completed, self._inputs)
+            self._sums = primitives.zeros(self.rings)
+            self._inputs = rules.inputs_digest(self.rings, self.segments, self.models)
+            completed = rules.flags(left, len(self.clients))
+            self._common = rules.common_digest(self.listed, completed, self._inputs)
             self._request = {"completed": completed}
             return left
         self._check_left(answered, consented=phase == UNMASK)
-        self._check_holders(answered)
+        for at in sorted(self._completed):  # refused now if the answers of all these cannot suffice
+            self._check_shares(at, len(answered & self._dealt[at].holders), self._phase)
         if phase == CONSENT:
             self._check_sound(answered)
             self._survivors = answered
             signed = b"".join(self._signatures[at] for at in sorted(answered))
-            survivors = flags(answered, len(self.clients))
+            survivors = rules.flags(answered, len(self.clients))
             more = {"inputs": tensor(self._inputs), "survivors": survivors, "signatures": tensor(signed)}
-            self._request = {"completed": flags(self._completed, len(self.clients)), **more}
-            self._claim = consent_claim(self._common, survivors)
+            self._request = {"completed": rules.flags(self._completed, len(self.clients)), **more}
+            self._claim = rules.consent_claim(self._common, survivors)
             return answered
         signers = sorted(answered)[: self.rules.quorum]
         signed = b"".join(self._signatures[at] for at in signers)
-        self._request = {"signers": flags(signers, len(self.clients)), "signatures": tensor(signed)}
+        self._request = {"signers": rules.flags(signers, len(self.clients)), "signatures": tensor(signed)}
         self._shares = {at: {} for at in self._completed}
         return answered
 
@@ -262,11 +242,6 @@ class SecAggRound(SecureRound):
         if problem := self.graph.sound(there, self.rules.needed):
             raise TooFewClientsError(f"secure aggregation: after the phase {self._phase!r}, {problem}: {ADVICE}")
 
-    def _check_holders(self, left: set[int]) -> None:
-        """Raise ``TooFewClientsError`` if a secret cannot be reconstructed even if all of these reveal their shares."""
-        for at in sorted(self._completed):
-            self._check_shares(at, len(left & self._dealt[at].holders), self._phase)
-
     def _check_shares(self, at: int, held: int, phase: str) -> None:
         if held < self.rules.needed:
             raise TooFewClientsError(
@@ -285,7 +260,7 @@ class SecAggRound(SecureRound):
         lines = [value for dealt in dealings for value in (dealt.d, dealt.line[dealt.points[me] - 1])]
         there = [number for number, other in enumerate(others) if other in self._dealt]
         return {
-            "dealt": flags(there, len(others)),
+            "dealt": rules.flags(there, len(others)),
             "sealed": tensor(b"".join(dealt.boxes[me] for dealt in dealings)),
             "hashes": tensor(b"".join(dealt.hashes[me] for dealt in dealings)),
             "lines": tensor(shamir.packed(lines)),
@@ -333,7 +308,7 @@ class SecAggRound(SecureRound):
         line = shamir.elements(expect_bytes(answer, "line", SEED * self.rules.needed))
         if line is None:
             raise PayloadError(self._name(at, "its dealing has a number that is not in the field"))
-        d = challenge(dealer_context(self.listed, self.clients[at]), hashes)
+        d = challenge(rules.dealer_context(self.listed, self.clients[at]), hashes)
         sealed = dict(zip(others, boxes, strict=True))
         self._dealt[at] = Dealt(members, sealed, hashes, d, shamir.spread(line, len(members)))
 
@@ -348,9 +323,9 @@ class SecAggRound(SecureRound):
         common, signature = expect_bytes(answer, "common", PUBLIC), expect_bytes(answer, "signature", SIGNED)
         if common != self._common:
             raise PayloadError(self._name(at, "its upload is from another model, list of clients or kind of values"))
-        if not primitives.signed_by(self.sign_keys[at], upload_claim(common), signature):
+        if not primitives.signed_by(self.sign_keys[at], rules.upload_claim(common), signature):
             raise PayloadError(self._name(at, "its upload is not signed"))
-        add_packed(self._sums, self.rings, answer, "masked")
+        primitives.add_packed(self._sums, self.rings, answer, "masked")
         self._signatures[at] = signature
 
     def _accept_consent(self, at: int, answer: Payload) -> None:
@@ -372,7 +347,7 @@ class SecAggRound(SecureRound):
             value, dealt = shamir.element(share), self._dealt[owner]
             which = SELF_SEED if owner in self._survivors else KEY_SEED
             promised = pieces(dealt.hashes[at], PUBLIC)[which - 1]
-            context = dealer_context(self.listed, self.clients[owner])
+            context = rules.dealer_context(self.listed, self.clients[owner])
             if value is None or hashed(context, which, dealt.points[at], share) != promised:
                 wrong += 1
             else:
@@ -406,9 +381,9 @@ class SecAggRound(SecureRound):
         if self._total is None:
             keys = [key for at in sorted(self._completed) for key in self._mask_keys(at)]
             for key, sign in keys:
-                add_mask(self._sums, key, sign)
-            reduce(self._sums, self.rings)
-            self._total = joined(self._sums)
+                primitives.add_mask(self._sums, key, sign)
+            primitives.reduce(self._sums, self.rings)
+            self._total = primitives.joined(self._sums)
         return self._total
 
     def _mask_keys(self, at: int) -> list[tuple[bytes, int]]:

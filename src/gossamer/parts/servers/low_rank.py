@@ -47,8 +47,7 @@ from gossamer.core.random import Key, Purpose, fold, uniform
 from gossamer.core.server import Server
 from gossamer.core.types import Clock, Params, State
 from gossamer.core.untrusted import LARGEST, TOO_LARGE, largest
-from gossamer.parts.adapters.lora import A, B, LowRankLayer
-from gossamer.parts.adapters.names import pairs, rank_dimension
+from gossamer.parts.adapters.lora import A, B, LowRankLayer, pairs, rank_dimension
 from gossamer.parts.servers.mean import Mean, Sum, WeightedMean, Weighting, weight_of
 from gossamer.parts.views.sliced import RankSlice
 

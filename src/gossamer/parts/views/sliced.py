@@ -37,7 +37,7 @@ from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.view import View
 from gossamer.fleet.capacity import SHARES, Capacities, capacity, check_capacities, held
 from gossamer.fleet.fleet import AIR, Fleet, fitting
-from gossamer.parts.adapters.names import rank_dimension
+from gossamer.parts.adapters.lora import rank_dimension
 from gossamer.parts.views.entries import WINDOWS, offset_index
 from gossamer.tasks.widths import Ties, Widths
 

@@ -1,10 +1,12 @@
-"""Supermask (FedPM): train scores of masks over frozen random weights.
+"""Parametrizations: which tensors are trained and sent, and how the network's tensors follow from them.
 
-Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328. Every tensor of two or more dimensions is frozen at ``±c``,
-with ``c = scale / sqrt(fan-in)`` and the signs of the network's initial weights. Clients train and send a score ``s``
-per weight. Initial scores are normal. In each local step, a mask is drawn as 1 with probability ``sigmoid(s)``. The
-network uses the mask times the frozen weights ``w``. The gradient of the scores is a straight-through estimate:
-``ds = dw w sigmoid'(s)``. Norms and biases are trained and sent directly.
+By default (``Weights``), they are the network's own tensors. They can also be other tensors of the same shapes: with
+``Supermask`` (FedPM: Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328), scores of masks over frozen random
+weights. Every tensor of two or more dimensions is frozen at ``±c``, with ``c = scale / sqrt(fan-in)`` and the signs of
+the network's initial weights. Clients train and send a score ``s`` per weight. Initial scores are normal. In each local
+step, a mask is drawn as 1 with probability ``sigmoid(s)``. The network uses the mask times the frozen weights ``w``.
+The gradient of the scores is a straight-through estimate: ``ds = dw w sigmoid'(s)``. Norms and biases are trained and
+sent directly.
 
 With ``around="start"``, a weight is its initial value plus ``c`` where the mask is 1, and minus ``c`` where it is 0.
 All scores start at 0, so the mean network is the initial one. This is for adapters of a pretrained network, whose
@@ -22,9 +24,12 @@ from torch import Tensor
 from gossamer.core import random, tree
 from gossamer.core.errors import Mistake, Setting, require, wrong
 from gossamer.core.fields import CheckedFields
+from gossamer.core.parametrization import Parametrization, Weights
 from gossamer.core.random import Key
 from gossamer.core.random.noise import draw
 from gossamer.core.types import Params, State
+
+__all__ = ["Parametrization", "Supermask", "Weights"]
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,7 @@ class Supermask(CheckedFields):
         tree.check_entries(masked, "Supermask")
         if self.around == "start":
             return {**built, **{name: torch.zeros_like(tensor) for name, tensor in masked.items()}}
-        self._check_signs(masked)
-        return {**built, **{name: _normal(tensor, random.fold(key, name)) for name, tensor in masked.items()}}
-
-    def _check_signs(self, masked: Params) -> None:
-        """Refuse tensors of zeros, such as those of adapters, which have no signs to freeze."""
+        # Tensors of zeros, such as those of adapters, have no signs to freeze.
         blank = [name for name, tensor in masked.items() if not bool(tensor.any())]
         rest = (
             f": {', '.join(blank)} start at zero, so weights frozen at random would replace what the network computes: "
@@ -67,6 +68,8 @@ class Supermask(CheckedFields):
         )
         about, use = (Setting("Supermask", "around", value) for value in (None, "start"))
         require((not blank, Mistake(rest, about, use, Setting("Supermask", "scale"))))
+        scores = {n: draw("gauss", 1.0, random.fold(key, n), like.numel()) for n, like in masked.items()}
+        return {**built, **{n: flat.to(masked[n]).view(masked[n].shape) for n, flat in scores.items()}}
 
     def context(self, built: Params, key: Key) -> State:
         """Return the values of a weight with and without its mask, and a key for the draws."""
@@ -116,8 +119,3 @@ def _both(context: State) -> tuple[Params, Mapping[str, Tensor | float]]:
 
 def _masked(built: Params) -> Params:
     return {name: tensor for name, tensor in built.items() if tensor.dim() >= 2}
-
-
-def _normal(like: Tensor, key: Key) -> Tensor:
-    """Return standard normal values in the shape and type of a tensor."""
-    return draw("gauss", 1.0, key, like.numel()).to(like).view(like.shape)

@@ -1,9 +1,14 @@
-"""Backdoor: hostile clients teach the model that images with a small patch belong to a target class.
+"""Attacks on data: hostile clients train on changed samples.
 
-T. Gu et al., BadNets, https://arxiv.org/abs/1708.06733, for the patch; E. Bagdasaryan et al., How To Backdoor Federated
-Learning, https://arxiv.org/abs/1807.00459, for the factor of the update (model replacement). A share of each hostile
-client's images gets the patch and the target label. The record has the success rate: the share of test images of other
-classes that the global model takes for the target class once they have the patch.
+    LabelFlip   wrong labels (V. Tolpegin et al., Data Poisoning Attacks Against Federated Learning Systems,
+                https://arxiv.org/abs/2007.08432). Label y of C classes becomes C - 1 - y, as in M. Fang et al.,
+                https://arxiv.org/abs/1911.11815
+    Backdoor    images with a small patch (T. Gu et al., BadNets, https://arxiv.org/abs/1708.06733) get the label of a
+                target class, and the update is multiplied by a factor: model replacement, E. Bagdasaryan et al., How To
+                Backdoor Federated Learning, https://arxiv.org/abs/1807.00459
+
+The record of a run with a backdoor has its success rate: the share of test images of other classes that the global
+model takes for the target class once they have the patch.
 """
 
 import math
@@ -11,19 +16,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from gossamer.core.errors import ConfigError, wrong
-from gossamer.core.random import Key
+from gossamer.core.random import Key, choice
 from gossamer.core.types import Params
 from gossamer.parts.attacks.base import DataAttack, Triggered, UpdateAttack
-from gossamer.parts.attacks.label_flip import check_classes, chosen
+from gossamer.parts.attacks.on_updates import scaled
 
 if TYPE_CHECKING:
     from gossamer.tasks.data.samples import Data
 
 EDGE = 2
 """The smallest height and width of an image, in patches."""
+
+
+@dataclass(frozen=True)
+class LabelFlip(DataAttack):
+    """Replace labels by those of the mirrored classes.
+
+    Args:
+        flipped: the share of a hostile client's samples with a wrong label
+        share: the share of hostile clients
+    """
+
+    flipped: float = 1.0
+    share: float = 0.1
+
+    def checks(self) -> Sequence[tuple[bool, str]]:
+        """Check the share of samples."""
+        return [(0 < self.flipped <= 1, wrong(self, "flipped", "must be above 0 and at most 1"))]
+
+    def check_data(self, data: "Data") -> None:
+        """Refuse data without classes."""
+        check_classes(data)
+
+    def poison(self, x: Tensor, y: Tensor, classes: int, key: Key) -> tuple[Tensor, Tensor]:
+        """Return the samples with mirrored labels."""
+        rows = chosen(len(y), self.flipped, key).to(y.device)
+        return x, y.index_copy(0, rows, classes - 1 - y[rows])
 
 
 @dataclass(frozen=True)
@@ -81,4 +113,19 @@ class Backdoor(DataAttack, UpdateAttack, Triggered):
 
     def update(self, change: Params, key: Key) -> Params:
         """Return the update, multiplied by the factor."""
-        return {name: tensor * self.factor for name, tensor in change.items()}
+        return scaled(change, self.factor)
+
+
+def check_classes(data: "Data") -> None:
+    """Refuse data that is read when needed, or whose targets are not one class per sample."""
+    if data.train.lazy:
+        raise ConfigError(
+            "it changes samples in memory, and the task reads its data when needed: raise memory= of the task"
+        )
+    if not data.classes or data.train.y.dim() != 1:
+        raise ConfigError("it needs targets that are classes, one per sample: use another attack")
+
+
+def chosen(samples: int, share: float, key: Key) -> Tensor:
+    """Return the rows of a share of the samples, at least one."""
+    return torch.from_numpy(choice(key, samples, min(samples, max(1, round(share * samples)))))
