@@ -70,6 +70,7 @@ class Objective:
         self.frozen = sum(p.numel() for p in self._module.parameters() if not p.requires_grad)
         self._places, self._owners = places(self._module), moves.owners(self._module, self.trained)
         put(self._outline, self._places)  # trained tensors are passed in, so the module need not hold a copy
+        self._recurrent = self.device.type == "cuda" and any(isinstance(m, nn.RNNBase) for m in self._module.modules())
         self._alone, self._together = False, True
         self._counted: dict[tuple[Any, ...], Counted] = {}
         self._widths: dict[bool, Widths] = {}
@@ -225,8 +226,12 @@ class Objective:
 
     def _output(self, tensors: Params, x: Nest) -> Tensor:
         """Return the network's output with these tensors; faster than ``torch.func.functional_call``."""
-        put(tensors, self._places)
+        put(self._apart(tensors), self._places)
         return forward(self._module, x)
+
+    def _apart(self, tensors: Params) -> Params:
+        """Return the tensors; copies if cuDNN would take weights in one vector for its own buffer, in another order."""
+        return {name: tensor.clone() for name, tensor in tensors.items()} if self._recurrent else tensors
 
     def gradient(
         self,
@@ -303,7 +308,8 @@ class Objective:
     def _moved_output(self, params: Params, x: Nest, move: Move | None, late: moves.Owned) -> Tensor:
         """Return the output at moved tensors; those of the modules ``late`` are moved when these are called."""
         names = {place.name for _, places in late for place in places}
-        put(moves.moved(params, move, [name for name in self.trained if name not in names]), self._places)
+        here = [name for name in self.trained if name not in names]
+        put(self._apart(moves.moved(params, move, here)), self._places)
         if move is None or not late:
             return forward(self._module, x)
         with moves.layer_by_layer(late, params, move):
