@@ -16,12 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from held import peak
 
 from gossamer import Adam, LoRA, Method, Options, Task, compose, decomfl
 from gossamer.core import tree
+from gossamer.engines.local_step import LocalStep
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.entries import Full
@@ -86,20 +88,20 @@ ROWS += [
 
 
 class Watched:
-    """A client's step that measures its memory."""
+    """The local step of clients, with its memory measured."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.simulation, self.step = simulation, simulation.client.step
+        self.simulation, self.step = simulation, LocalStep.eager
         self.peaks: list[int] = []
 
-    def __call__(self, start: Any, carry: Any, context: Any, x: Any, y: Any, hyperparams: Any) -> Any:
+    def __call__(self, local: Any, start: Any, carry: Any, context: Any, x: Any, y: Any, hyperparams: Any) -> Any:
         """Run one step."""
         found, objective = [], self.simulation.objective
         held = tree.flatten({"start": start, "carry": carry, "context": context}).values()
         counted = Allocations([*held, *objective.kept(), x, y])
 
         def work() -> None:
-            found.append(self.step(start, carry, context, x, y, hyperparams))
+            found.append(self.step(local, start, carry, context, x, y, hyperparams))
 
         if objective.device.type == "cuda":
             self.peaks.append(counted.peak + peak(work, "cuda"))
@@ -125,8 +127,8 @@ def measure(row: Row, given: argparse.Namespace) -> tuple[int, int, int]:
     simulation = Simulation(row.method(given.batch, given.rank), task_of(given), options)
     stated = simulation.objective.memory(simulation.like, simulation.client.exchange.solver)
     watched = Watched(simulation)
-    simulation.client.step = watched  # type: ignore[method-assign]
-    record = simulation.round(0, None)
+    with patch.object(LocalStep, "eager", lambda *given: watched(*given)):
+        record = simulation.round(0, None)
     if record["failures"]:
         raise SystemExit(f"{row.name}: {record['failures'][0]['reason']}")
     return simulation.objective.layout.size, stated, watched.peaks[-1]

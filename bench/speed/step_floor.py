@@ -32,6 +32,7 @@ from gossamer.engines.executors import building
 from gossamer.engines.executors.building import Graph, compile_graph
 from gossamer.engines.executors.compiled import CompiledClient
 from gossamer.engines.executors.kept import KeptPrograms
+from gossamer.engines.executors.pieces import take_apart
 from gossamer.engines.executors.products import add_products, separate
 from gossamer.engines.executors.recording import Recording, record
 from gossamer.engines.run import Stage
@@ -64,17 +65,18 @@ class Step:
         stage = Stage(simulation.method.training, 0, {0: simulation.typical_assignment(0)})
         client_task, _ = simulation.client_task(stage, 0, {})
         self.client, job = CompiledClient(simulation.client), simulation.client.read_download(client_task)
+        self.job, self.local = job, self.client.local_step(job)
         self.nest = {**self.client._nest(job, 1), "feed": self.client.batches(client_task).feed(0)}
         self.net, self.batch = work.net, self.client.objective.open(self.nest["feed"])
 
     def recording(self) -> Recording:
         with torch.no_grad():
-            return record(self.client.program.function, self.nest)
+            return take_apart(record(self.client.program(self.job).function, self.nest))
 
     def one_by_one(self) -> Work:
         nest: State = {**self.nest, "carry": tree.clone(self.nest["carry"])}
         x, y = self.batch
-        return lambda: self.client.step(nest["start"], nest["carry"], nest["context"], x, y, nest["hyperparams"])
+        return lambda: self.local.eager(nest["start"], nest["carry"], nest["context"], x, y, nest["hyperparams"])
 
     def plain(self, layout: torch.memory_format = torch.preserve_format, dtype: torch.dtype = torch.float32) -> Work:
         """Return the step of a plain loop."""
@@ -102,7 +104,7 @@ class Calls(fx.Interpreter):
             inputs = [example.clone() for example in recording.examples]
             _, *factors = self.run(*inputs)
         pairs = zip(weights, factors[::2], factors[1::2], strict=True)
-        self.found += [(ATEN.addmm_.default, (inputs[number], a * 1e-9, b)) for number, a, b in pairs]
+        self.found += [(ATEN.addmm_.default, (inputs[number].view(len(a), -1), a * 1e-9, b)) for number, a, b in pairs]
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in PRODUCTS:

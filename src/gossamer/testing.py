@@ -531,7 +531,7 @@ def check_solver(
         )
         with _named(solver, "batches"):
             assert solver.batches(samples) >= 1, f"{solver!r}.batches must be at least 1 for {samples} samples"
-    start = found.layout.flatten(found.context.network.initial())
+    start = solver.layout.flatten(found.context.network.initial())
     before = start.clone()
     once, twice = (_two_steps(found, start) for _ in range(2))
     assert torch.equal(once, twice), f"{solver!r}.step is not deterministic"
@@ -574,7 +574,7 @@ class _Bowl:
     """A quadratic loss."""
 
     def __init__(self, found: BoundExchange, step: int) -> None:
-        self.layout, self.trained = found.layout, found.context.trained
+        self.layout, self.trained = found.solver.layout, found.context.trained
         self.keys = StepKeys(key_tensor(KEY), key_tensor(fold(KEY, "own")), torch.tensor(step))
 
     def __call__(self, params: Tensor, move: Move | None = None) -> Tensor:
@@ -615,13 +615,13 @@ def _walked(found: BoundExchange, start: Tensor, number: Callable[[float], Any] 
 def _sections(found: BoundExchange) -> Sections:
     """Return the sections of the server before the first round, as the solver reads them."""
     state = found.server.init(found.context.network.initial())
-    return found.solver_sections(found.server.download(state, found.home(0)).sections, found.layout)
+    return found.solver_sections(found.server.download(state, found.home(0)).sections, found.solver)
 
 
 def _two_steps(found: BoundExchange, start: Tensor) -> Tensor:
     solver, carry = found.solver, _walked(found, start)
     assert carry["params"].shape == start.shape, f"{solver!r}.step must keep the shape of params"
-    info = _Info(Full(), found.layout.unflatten(start), {}, 0)
+    info = _Info(Full(), solver.layout.unflatten(start), {}, 0)
     with _named(solver, "end"):
         after, written = solver.end(carry, info)
     assert solver.stateful or not after, f"{solver!r}.end returns client state: declare stateful = True"

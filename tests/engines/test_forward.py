@@ -157,7 +157,7 @@ def test_uploads_are_scalars_and_flops_are_forward_passes() -> None:
 
 def test_one_step_makes_no_copy_of_the_weights() -> None:
     bound = seeds(ZerothOrder(0.05, 1, 2)).bind(Objective(tiny_task(), "cpu", key(0)))
-    start = bound.training.layout.flatten(bound.training.context.network.initial())
+    start = bound.training.solver.layout.flatten(bound.training.context.network.initial())
     assert bound.training.solver.begin(start, {}, {}, 1)["params"] is start
     moving = seeds(ZerothOrder(0.05, 2, 2)).bind(Objective(tiny_task(), "cpu", key(0)))
     assert moving.training.solver.begin(start, {}, {}, 2)["params"].data_ptr() != start.data_ptr()

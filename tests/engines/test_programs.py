@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from gossamer import ConfigError
 from gossamer.core.types import State
 from gossamer.engines.executors.building import compile_graph, key
 from gossamer.engines.executors.kept import VARIABLE, KeptPrograms, KeptProgramWarning
+from gossamer.engines.executors.pieces import take_apart
 from gossamer.engines.executors.products import add_products, separate
-from gossamer.engines.executors.recording import Drawn, record
+from gossamer.engines.executors.program import _picked
+from gossamer.engines.executors.recording import Drawn, Piece, Recording, record
 
 WEIGHT = torch.arange(12.0).view(3, 4) - 5
 
@@ -124,60 +127,76 @@ def test_a_compiler_that_links_its_own_copy_of_the_library_is_passed_over(
     torch.testing.assert_close(given["params"]["w"], wanted["params"]["w"])
 
 
-# Products that are added in place.
+# Vectors that are taken apart, and products that are added in place.
 
 
-def linear(nest: State) -> Tensor:
-    """One step of gradient descent on a linear layer with a bias."""
-    weight, bias = (nest["params"][name].detach().requires_grad_() for name in ("weight", "bias"))
+def linear(nest: State, momentum: float = 0.0, clip: float | None = None) -> Tensor:
+    """One step of gradient descent on a linear layer with a bias, whose entries are a vector."""
+    outputs = nest["target"].shape[1]
+    leaf = nest["params"].split([outputs, nest["params"].numel() - outputs])
+    bias, weight = leaf[0].detach().requires_grad_(), leaf[1].view(outputs, -1).detach().requires_grad_()
     with torch.enable_grad():
-        loss = torch.addmm(bias, nest["x"], weight.T).square().mean()
-        grads = torch.autograd.grad(loss, (weight, bias))
-    for name, grad in zip(("weight", "bias"), grads, strict=True):
-        nest["params"][name].copy_(nest["params"][name] + -nest["rate"] * grad)
+        loss = (torch.addmm(bias, nest["x"], weight.T) - nest["target"]).square().mean()
+        grads = torch.cat([grad.reshape(-1) for grad in torch.autograd.grad(loss, (bias, weight))])
+    if clip is not None:
+        grads = grads * torch.clamp(clip / grads.norm(dim=-1, keepdim=True), max=1.0)
+    if momentum:
+        grads = torch.add(grads, nest["velocity"], alpha=momentum)
+        nest["velocity"].copy_(grads)
+    nest["params"].copy_(nest["params"] - nest["rate"] * grads)
     return loss.detach()
 
 
 def layer(outputs: int, inputs: int) -> State:
     generator = torch.Generator().manual_seed(2)
-    weight, bias, x = (torch.randn(*n, generator=generator) for n in ((outputs, inputs), (outputs,), (6, inputs)))
-    params = {"weight": weight.double() / inputs, "bias": bias.double()}
-    return {"params": params, "x": x.double(), "rate": torch.tensor(0.3).double()}
+    n = outputs * (inputs + 1)
+    shapes = {"params": (n,), "velocity": (n,), "x": (6, inputs), "target": (6, outputs)}
+    drawn = {name: torch.randn(*shape, generator=generator).double() for name, shape in shapes.items()}
+    return {**drawn, "rate": torch.tensor(0.3).double()}
+
+
+def run_apart(step: Callable[[State], Tensor], given: State) -> tuple[Recording, list[int], Tensor]:
+    """Record a step, take its vectors apart, and run it."""
+    recording = take_apart(record(step, given))
+    weights = separate(recording)
+    inputs = [_picked(given, source) for source in recording.inputs]
+    return recording, weights, add_products(inputs, weights, recording.graph(*inputs))
 
 
 def test_the_gradient_of_a_large_layer_is_added_in_place() -> None:
     given, wanted = layer(128, 300), layer(128, 300)
-    recording = record(linear, given)
-    weights = separate(recording)
-    assert [recording.inputs[number] for number in weights] == [("params", "weight")]
+    recording, weights, found = run_apart(linear, given)
+    assert [recording.inputs[number] for number in weights] == [Piece(("params",), 128, 128 * 300)]
     code = recording.graph.code
     assert code.count("copy_.default(") == 1  # of the bias
-    inputs = [_at(given, source) for source in recording.inputs]
-    found = add_products(inputs, weights, recording.graph(*inputs))
     assert torch.equal(found, linear(wanted))
-    for name, tensor in wanted["params"].items():
-        torch.testing.assert_close(given["params"][name], tensor, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(given["params"], wanted["params"], rtol=1e-12, atol=1e-14)
 
 
-def _at(nest: State, source: Any) -> Any:
-    value: Any = nest
-    for name in source:
-        value = value[name]
-    return value
+@pytest.mark.parametrize("fields", [{"momentum": 0.9}, {"clip": 1e-3}, {"momentum": 0.5, "clip": 0.1}], ids=str)
+def test_operations_by_entry_are_those_of_the_tensors(fields: dict[str, float]) -> None:
+    given, wanted = layer(5, 7), layer(5, 7)
+    recording, weights, found = run_apart(partial(linear, **fields), given)  # type: ignore[arg-type]
+    assert not weights
+    assert torch.equal(found, linear(wanted, **fields))  # type: ignore[arg-type]
+    for name in ("params", "velocity"):
+        torch.testing.assert_close(given[name], wanted[name], rtol=1e-12, atol=1e-14)
+    whole = [node for node in recording.graph.graph.nodes if node.meta.get("shape") == (40,)]
+    assert len(whole) == ("clip" in fields), "only a norm sees all entries"
 
 
 def clipped(nest: State) -> Tensor:
     """A gradient that is used twice."""
-    weight = nest["params"]["weight"]
-    grad = nest["x"].T.mm(nest["x"])
-    weight.copy_(weight + nest["rate"] * grad)
+    weight = nest["params"]
+    grad = nest["x"].T.mm(nest["x"]).view(-1)
+    weight.copy_(weight - nest["rate"] * grad)
     return grad.sum()
 
 
 def chained(nest: State) -> Tensor:
     """A product with a factor that the step overwrites."""
-    first, second = nest["params"]["weight"], nest["params"]["other"]
-    new = first + nest["rate"] * second.mm(first)
+    first, second = nest["params"], nest["other"]
+    new = first - nest["rate"] * second.mm(first.view(200, 200)).view(-1)
     second.copy_(second * 2)
     first.copy_(new)
     return first.sum()
@@ -185,13 +204,13 @@ def chained(nest: State) -> Tensor:
 
 @pytest.mark.parametrize("step", [clipped, chained])
 def test_gradients_that_are_needed_elsewhere_are_not_separated(step: Callable[[State], Tensor]) -> None:
-    given = layer(200, 200)
-    given["params"]["other"] = given["params"]["weight"] + 1
+    square = torch.randn(200, 200, generator=torch.Generator().manual_seed(2))
+    given: State = {"params": square.view(-1) / 9, "other": square + 1, "x": square * 2, "rate": torch.tensor(0.3)}
     assert separate(record(step, given)) == []
 
 
 def test_small_layers_are_updated_by_the_program() -> None:
-    assert separate(record(linear, layer(10, 20))) == []
+    assert separate(take_apart(record(linear, layer(10, 20)))) == []
 
 
 # Kept programs. These build files, not programs.

@@ -230,7 +230,7 @@ class Recording(Simulation):
 
     def named(self, state: State) -> State:
         """A client state with the vectors of its solver as tensors by name."""
-        layout = self.method.training.layout
+        layout = self.method.training.solver.layout
         return {**state, "solver": {n: layout.unflatten(v) for n, v in state.get("solver", {}).items()}}
 
 

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer import SGD, ConfigError, LoRA, Options, Task, decomfl, flora
+from gossamer import SGD, ConfigError, Full, LoRA, Options, Task, compose, decomfl, flora
 from gossamer.core import tree
 from gossamer.core.random import key
-from gossamer.core.types import Params, State
+from gossamer.core.types import Layout, Params, State
+from gossamer.engines.local_step import LocalStep
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers import Adam, Solver
 from gossamer.parts.solvers.zeroth_order import ZerothOrder
@@ -265,17 +266,16 @@ def test_a_recurrent_step_peaks_higher() -> None:
 @pytest.mark.parametrize("solver", [SGD(), SGD(momentum=0.9, weight_decay=1e-3, clip=1.0)], ids=["plain", "momentum"])
 def test_a_step_of_a_narrow_client_peaks_there(solver: SGD, width: float) -> None:
     """Within a tenth, either way; where the round began is a copy too."""
-    here, start = objective(lambda: resnet18(IMAGES, 10)), tensors(resnet18(IMAGES, 10, width=width))
-    x, y = batch(10)
-
-    def gradient(params: Params) -> tuple[Params, Params]:
-        _, gradients, changed = here.gradient(params, x, y)
-        return gradients, changed
-
-    carry = solver.step(gradient, start, solver.begin(start, {}, {}, 2), {"rate": 0.1})
-    with Allocations([*start.values(), *tree.flatten(carry).values(), x, y]) as counted:
-        solver.step(gradient, start, carry, {"rate": 0.1})
-    found = client_memory(here, start, 10, copies=1 + solver_copies(solver, start, here.trained))
+    here, params = objective(lambda: resnet18(IMAGES, 10)), tensors(resnet18(IMAGES, 10, width=width))
+    bound = compose(Full(), solver).bind(here)
+    step = LocalStep(bound, bound.training, here, Layout.of(params), alone=True)
+    start, (x, y) = step.layout.flatten(params), batch(10)
+    carry, context = step.solver.begin(start, {}, {}, 2), {"constant": {}, "codec": {}, "form": {}}
+    carry, _ = step.eager(start, carry, context, x, y, {"rate": 0.1})
+    assert step._room is not None
+    with Allocations([start, *tree.flatten(carry).values(), step._room[0], x, y]) as counted:
+        step.eager(start, carry, context, x, y, {"rate": 0.1})
+    found = client_memory(here, params, 10, copies=1 + solver_copies(solver, params, here.trained))
     assert counted.peak == pytest.approx(found.total, rel=0.1)
 
 
@@ -292,8 +292,10 @@ def test_adam_keeps_moments_of_trained_tensors_alone() -> None:
     solver, objective = run.method.training.solver, run.objective
     start = objective.initial()
     assert set(objective.trained) < set(start), "base weights and running statistics are sent too"
-    assert set(solver.begin(start, {}, {}, 1)["mean"]) == set(objective.trained)
-    assert solver_copies(solver, start, objective.trained) == 2
+    carried = {name for name, _ in solver.layout.shapes}
+    assert carried == {*objective.trained, "1.running_mean", "1.running_var"}
+    assert solver.begin(solver.layout.flatten(start), {}, {}, 1)["mean"].numel() == solver.layout.size
+    assert solver_copies(solver, start, objective.trained, objective.constant) == 2
 
 
 # Solvers that evaluate losses only.
@@ -327,7 +329,7 @@ def test_losses_of_a_deep_network_take_less_than_gradients() -> None:
 
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["all weights", "adapters"])
-def test_a_step_of_losses_peaks_there(adapted: bool) -> None:
+def test_a_step_of_losses_peaks_there(adapted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above it only by the directions that the solver keeps within a step, and by drawing those of a layer."""
 
     def model() -> nn.Module:
@@ -338,17 +340,16 @@ def test_a_step_of_losses_peaks_there(adapted: bool) -> None:
     task = Task.of(model, (x, y), (x, y), clients=1)
     method = decomfl(steps=2, perturbations=1, batch=10)
     simulation = Simulation(method, task, Options(rounds=1))
-    client, peaks = simulation.client, []
-    step = client.step
+    client, peaks, real = simulation.client, list[int](), LocalStep.eager
 
-    def watched(start: Params, carry: State, *rest: Any) -> Any:
-        known = [*tree.flatten({"start": start, "carry": carry}).values(), *client.objective.kept(), rest[1], rest[2]]
+    def watched(step: LocalStep, start: Tensor, carry: State, *rest: Any) -> Any:
+        known = [start, *tree.flatten(carry).values(), *client.objective.kept(), rest[1], rest[2]]
         with Allocations(known) as counted:
-            result = step(start, carry, *rest)
+            result = real(step, start, carry, *rest)
         peaks.append(counted.peak)
         return result
 
-    client.step = watched  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(LocalStep, "eager", watched)
     assert not simulation.round(0, None)["failures"]
     found = client.objective.memory(simulation.like, client.exchange.solver)
     kept = 3 * 4 * client.objective.layout.size  # bits, a direction, and one of them while it is made

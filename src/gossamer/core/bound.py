@@ -56,9 +56,8 @@ class BoundExchange:
         self.solver, self.server = exchange.solver.bind(self.context), exchange.server.bind(self.context)
         self.codec = exchange.codec.bind(self.context)
         self.send, self.shared = exchange.send, exchange.send != "nothing"
-        self.outline, self.layout = context.network.outline(), self.context.layout
-        self._solvers = dict[Layout, Solver]()
-        self.solver = self.solver_on(self.layout)
+        self.outline, self._solvers = context.network.outline(), dict[Layout, Solver]()
+        self.solver = self.solver_on(Layout.of(self.outline))
         self.labels = OwnLabels.of(getattr(self.view, "widths", None), context) if exchange.labels == "own" else None
         self.per_client = self.server.home(0).owner is not None  # whether the server keeps a model for each client
         self.carried = self.codec.takes_carry(self.solver)
@@ -466,41 +465,43 @@ class BoundExchange:
     def solver_on(self, layout: Layout) -> Solver:
         """Return the solver for clients that hold these tensors, which is made once for each layout."""
         if layout not in self._solvers:
-            self._solvers[layout] = self.solver.on(layout, self.context.trained, self.context.network.device)
+            network = self.context.network
+            self._solvers[layout] = self.solver.on(layout, network.trained, network.constant, network.device)
         return self._solvers[layout]
 
-    def solver_sections(self, values: Sections, layout: Layout) -> Sections:
+    def solver_sections(self, values: Sections, solver: Solver) -> Sections:
         """Return the values from the server as the solver reads them: those with shape model as vectors."""
         shaped = {section.name for section in self.server.sections if section.shape == "model"}
-        return {name: layout.padded(value) if name in shaped else value for name, value in values.items()}
+        return {name: solver.layout.padded(value) if name in shaped else value for name, value in values.items()}
 
     def solver_state(self, job: Job) -> State:
         """Return the solver's client state, with vectors of the slice that the client holds."""
-        whole, layout = job.state.get("solver") or self.solver.init(self.context), job.layout.full
+        whole, layout = job.state.get("solver") or self.solver.init(self.context), self.solver_on(job.layout).layout
         if job.part.whole:
             return whole
-        return self._vectors(lambda vector: layout.flatten(job.part.take(self.layout.unflatten(vector))), whole)
+        return self._vectors(lambda vector: layout.flatten(job.part.take(self.solver.layout.unflatten(vector))), whole)
 
     def _kept(self, job: Job, memory: State) -> State:
         """Return the solver's client state for the whole model, given that for the slice that the client held."""
         if job.part.whole or not memory:
             return memory
-        before, layout = job.state.get("solver") or self.solver.init(self.context), job.layout.full
+        before = job.state.get("solver") or self.solver.init(self.context)
+        whole, own = self.solver.layout, self.solver_on(job.layout).layout
 
         def put(old: Tensor, new: Tensor) -> Tensor:
-            return self.layout.flatten(job.part.put(self.layout.unflatten(old), layout.unflatten(new)))
+            return whole.flatten(job.part.put(whole.unflatten(old), own.unflatten(new)))
 
         return self._vectors(put, self.solver.skipped(before), memory)
 
-    def _vectors(self, apply: Callable[..., Tensor], nest: State, *others: State) -> State:
+    def _vectors(self, apply: Callable[..., Tensor], nest: Any, *others: Any) -> State:
         """Apply a function to the vectors of the model in a nest. Other tensors are the last of ``others``, or kept."""
         made: State = {}
         for name, value in nest.items():
-            rest = [other[name] for other in others]
+            column = [value, *(other[name] for other in others)]
             if isinstance(value, Mapping):
-                made[name] = self._vectors(apply, dict(value), *rest)
+                made[name] = self._vectors(apply, *column)
             else:
-                made[name] = apply(value, *rest) if value.shape[-1:] == (self.layout.size,) else [value, *rest][-1]
+                made[name] = apply(*column) if value.shape[-1:] == (self.solver.layout.size,) else column[-1]
         return made
 
     def coding(self, job: Job) -> Coding:
@@ -509,9 +510,10 @@ class BoundExchange:
 
     def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
         """Return the client's message, and the client state that ``settle`` completes."""
-        memory, values = self.solver_on(job.layout).end(trained.carry, info)
-        if memory and not self.solver.stateful:
-            name = type(self.solver).__name__
+        solver = self.solver_on(job.layout)
+        memory, values = solver.end(trained.carry, info)
+        if memory and not solver.stateful:
+            name = type(solver).__name__
             raise TypeError(f"{name}.end returns client state: declare it, as stateful: ClassVar[bool] = True")
         state = {**without_scratch(job.state), "solver": self._kept(job, memory)}
         if not self.shared:
@@ -531,7 +533,7 @@ class BoundExchange:
             figures = self.codec.figures(vector, ctx)
             state["codec"] = each(job.part.put, self.outline, self.codec.skipped(before), after)
         if shaped := [section.name for section in self.solver.sections if section.shape == "model"]:
-            tensors = {name: layout.full.unflatten(values[name]) for name in shaped if name in values}
+            tensors = {name: solver.layout.unflatten(values[name]) for name in shaped if name in values}
             values = {
                 **values,
                 **{name: {n: own[n] for n in self.context.trained} for name, own in tensors.items()},
@@ -564,7 +566,9 @@ class BoundExchange:
     def deploy(self, model: Params, state: State, client: int) -> Params:
         """Return the model that a client deploys: its personalized model, its part of ``model``, or ``model``."""
         personal = self.solver.deploy(state.get("solver", {}))
-        own: Params | None = state.get("own") if personal is None else self.layout.unflatten(personal)
+        own: Params | None = state.get("own")
+        if personal is not None:
+            own = {**model, **self.solver.layout.unflatten(personal)}
         if own is not None or not (self.view.section == CHANGE or self.per_client):
             return own or model
         return self.view.part(model, Clock(0, 1, client), Key(0, 0), state.get("view")).take(model)

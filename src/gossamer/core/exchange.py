@@ -23,7 +23,6 @@ returns the part itself, or another object that holds what follows from the netw
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -185,11 +184,6 @@ class Context:
     def clients(self) -> int:
         """The number of clients."""
         return self.network.clients
-
-    @cached_property
-    def layout(self) -> Layout:
-        """The layout of the tensors that travel."""
-        return Layout.of(self.network.outline())
 
     @property
     def trained(self) -> tuple[str, ...]:

@@ -3,10 +3,11 @@
 A solver contains no loop. It plans the batches of a round and defines one local step on vectors. An executor drives the
 steps, for one client at a time or for many clients in one computation.
 
-**Vectors.** The tensors that travel, trained ones and exchanged buffers, are one vector in the order of their names:
-the start of the round, the parameters, gradients, and whatever a solver keeps of their size. Where a client holds a
-slice of the model, they are vectors of its slice. Steps are written over the last dimension (``norm(dim=-1,
-keepdim=True)``, numbers of a client as ``[..., 1]``), so that the same lines serve one client and the rows of a group.
+**Vectors.** The tensors that training changes, trained ones and running statistics, are one vector in the order of
+their names: the start of the round, the parameters, gradients, and whatever a solver keeps of their size. Where a
+client holds a slice of the model, they are vectors of its slice. Steps are written over the last dimension
+(``norm(dim=-1, keepdim=True)``, numbers of a client as ``[..., 1]``), so that the same lines serve one client and the
+rows of a group.
 
 A client calls a solver in this order:
 
@@ -142,7 +143,7 @@ class Solver(CheckedFields, ABC):
             inference
         sections: what the client sends in addition to the model; ``end`` gives their values
         stateful: whether clients keep state between rounds, such as a control variate or a personal model
-        layout: the names and shapes of the tensors that the client holds; engines set it
+        layout: the names and shapes of the tensors behind a vector, in the slices that the client holds; engines set it
         trained: which entries of a vector are trained; none if all are
     """
 
@@ -291,10 +292,16 @@ class Solver(CheckedFields, ABC):
         """Return the entries of ``yes`` that are trained, and those of ``no`` that are not."""
         return yes if self.trained is None else torch.where(self.trained, yes, no)
 
-    def on(self, layout: Layout, trained: Collection[str], device: torch.device) -> Self:
-        """Return the solver for clients that hold these tensors, given the names of those that are trained."""
-        every = all(name in trained for name, _ in layout.shapes)
-        return self.filled(layout=layout.full, trained=None if every else layout.mask(trained, device))
+    def on(
+        self, layout: Layout, trained: Collection[str], constant: Collection[str], device: torch.device | str
+    ) -> Self:
+        """Return the solver for clients that hold these tensors, given the names of some of them.
+
+        They are the ``trained`` ones, and those that are ``constant`` in training, such as the base of an adapter.
+        """
+        moving = layout.full.only([name for name, _ in layout.shapes if name not in constant])
+        every = all(name in trained for name, _ in moving.shapes)
+        return self.filled(layout=moving, trained=None if every else moving.mask(trained, device))
 
     def check(self, context: Context) -> None:
         """Refuse a network or an exchange that cannot give what a step uses. Engines call it before ``bind``."""

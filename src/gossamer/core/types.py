@@ -144,7 +144,7 @@ class Layout:
         pieces = zip(self.shapes, vector.split(self.full.counts), strict=True)
         return torch.cat([params[name].reshape(-1) if name in params else piece for (name, _), piece in pieces])
 
-    def mask(self, names: Collection[str], device: torch.device) -> Tensor:
+    def mask(self, names: Collection[str], device: torch.device | str) -> Tensor:
         """Return which of all entries belong to some of the tensors."""
         pieces = [torch.full((shape.numel(),), name in names) for name, shape in self.shapes]
         return torch.cat(pieces).to(device)

@@ -215,27 +215,31 @@ class Client:
 
     def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
         """Build the training result from the carry of the last step and the mean loss."""
-        layout, change = job.layout.full, Params()
+        layout, change = self.exchange.solver_on(job.layout).layout, Params()
         if not self.exchange.carried:
             change = layout.unflatten(carry["params"] - layout.joined(job.start))
+            if self.objective.constant:  # of these, nothing has changed
+                change = job.layout.full.unflatten(job.layout.full.padded(change))
         return Trained(change, carry, loss, batches.flops(job), len(client_task.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Tensor, State, State]:
         """Return the start of a round, the carry of its first step, and the context that all steps share."""
-        exchange, objective, layout = self.exchange, self.objective, job.layout.full
-        solver, device = exchange.solver_on(layout), objective.device
+        exchange, objective, device = self.exchange, self.objective, self.objective.device
+        solver = exchange.solver_on(job.layout)
+        layout = solver.layout
         start = layout.joined(job.start)  # [n]
-        carry = solver.begin(start, exchange.solver_sections(job.sections, layout), exchange.solver_state(job), steps)
+        carry = solver.begin(start, exchange.solver_sections(job.sections, solver), exchange.solver_state(job), steps)
         if objective.counters:
             carry = {**carry, "counters": objective.local()}
         codec = exchange.codec.surrogate_context(exchange.coding(job), steps, device)
         form = State()
         if self.parametrized:
             form = self.method.parametrization.context(job.part.take(self.built), fold(job.key, "form"))
-        context: State = {"codec": codec, "form": form}
+        constant = {name: job.start[name] for name in objective.constant}
+        context: State = {"constant": constant, "codec": codec, "form": form}
         if job.part.keep:
             kept = {name: job.part.keep.get(name, torch.ones_like(tensor)) for name, tensor in job.start.items()}
-            context["keep"] = layout.flatten(kept).to(start)
+            context["keep"] = layout.flatten(kept).to(start)  # [n]
         if job.labels is not None:
             context["labels"] = job.labels
         if objective.random.layers:
@@ -388,13 +392,14 @@ class TrainingInfo:
 
     def __init__(self, client: Client, job: Job, trained: Trained) -> None:
         self.client, self.job, self.change = client, job, trained.change
-        self.start, self.layout, self.flops = job.start, job.layout.full, 0
+        self.start, self.layout, self.flops = job.start, client.exchange.solver_on(job.layout).layout, 0
         self._carry, self._gradient = trained.carry, trained.gradient
 
     @cached_property
     def weights(self) -> Params:
         """The client's tensors after training."""
-        return self.layout.unflatten(self.layout.joined(self.start) + self.layout.joined(self.change))
+        full = self.job.layout.full
+        return full.unflatten(full.joined(self.start) + full.joined(self.change))
 
     @cached_property
     def carry(self) -> State:

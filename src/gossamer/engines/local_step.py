@@ -4,6 +4,7 @@ A solver sees vectors, and a network tensors. So a step gives the network views 
 the gradients. In between are the parts that work on tensors: a codec's straight-through estimator and the
 parametrization. What is constant during a round is the step's ``context``:
 
+    constant: the tensors that are sent and that training does not change; no part of the solver's vectors
     keep: 1 for each entry that the client holds, if the view masks any, else 0  # [n]
     codec: context of the straight-through estimator; empty if there is none
     form: context of the parametrization; empty if the network's own tensors are trained
@@ -54,7 +55,8 @@ class LocalStep:
         self, method: BoundMethod, exchange: BoundExchange, objective: Objective, layout: Layout, alone: bool = False
     ) -> None:
         self.parametrization, self.exchange, self.objective = method.parametrization, exchange, objective
-        self.solver, self.layout, self.alone = exchange.solver_on(layout), layout.full, alone
+        self.solver, self.alone = exchange.solver_on(layout), alone
+        self.layout = self.solver.layout
         others = [(name, shape) for name, shape in self.layout.shapes if name not in objective.trained]
         dtype, device = self.layout.dtype, objective.device
         self.untrained = {name: torch.zeros(shape.numel(), dtype=dtype, device=device) for name, shape in others}
@@ -77,7 +79,8 @@ class LocalStep:
 
         def evaluate(at: Params) -> LossAndGradients:
             if not samples:
-                return objective.gradient(at, x, y, labels, numbers=numbers)
+                out = self._space() if self.alone else None
+                return objective.gradient(at, x, y, labels, numbers=numbers, out=out)
             objective.train_mode(alone=True)
             with objective.precision.products():
                 return objective.sample_gradients(at, x, y, labels, numbers)
@@ -121,10 +124,11 @@ class LocalStep:
         plain, samples = not (context["codec"] or context["form"]), self.solver.uses == "samples"
 
         def gradient(params: Tensor) -> Gradients:
-            at = held = tensors_of(params) if plain else self._sent(start, params, carry, context)
+            held = tensors_of(params) if plain else self._sent(start, params, carry, context)
+            at = held = {**context["constant"], **held} if context["constant"] else held
             if context["form"]:
                 at = self.parametrization.network(held, context["form"], carry["step_index"])
-            loss, grads, changed = evaluate({**at, **counted[-1]})
+            loss, grads, changed = evaluate({**at, **counted[-1]} if counted[-1] else at)
 
             def flat(grads: Params) -> Tensor:
                 """Return the gradients as a vector, zero where nothing is trained and for entries that are not held."""
@@ -171,32 +175,36 @@ class LocalStep:
             held = self.layout.unflatten(params)
             if context["codec"] or context["form"]:  # these compute other tensors from all of the moved ones
                 held, move = moved(held, move, self.objective.trained), None
-                held = self._sent(start, self.layout.flatten(held), carry, context)
+                held = {**context["constant"], **self._sent(start, self.layout.flatten(held), carry, context)}
                 if context["form"]:
                     held = self.parametrization.network(held, context["form"], carry["step_index"])
-            losses.append(evaluate({**held, **counters}, move))
+            losses.append(evaluate({**context["constant"], **held, **counters}, move))
             return losses[-1] * context["scale"] if "scale" in context else losses[-1]
 
         keys = StepKeys(context["forward"]["common"], context["forward"]["own"], carry["step_index"])
         new = self.solver.step(BatchLoss(value, keys), start, carry, hyperparams)
         return self._carried(new, carry, counters), torch.stack(losses).mean()
 
-    def _joined(self, grads: Params) -> Tensor:
-        """Return the gradients as a vector.
+    def _space(self) -> Params:
+        """Return the memory of the next gradient as tensors of the trained names; the rest of its vector is zero.
 
         To allocate a vector takes longer than to fill it. So one client's gradient takes the memory of the one before,
         unless the solver carries that on.
         """
-        if not self.alone or self.solver.uses == "samples":
-            every = {**grads, **self.untrained}
-            return torch.cat([every[name].reshape(-1) for name, _ in self.layout.shapes])
         if self._room is None:
             vector = torch.zeros(self.layout.size, dtype=self.layout.dtype, device=self.objective.device)
-            self._room = vector, self.layout.unflatten(vector)
-        (vector, views), self._room = self._room, None
-        self._used.append((vector, views))
-        torch._foreach_copy_([views[name] for name in grads], list(grads.values()))
-        return vector
+            tensors = self.layout.unflatten(vector)
+            self._room = vector, {name: tensors[name] for name in self.objective.trained}
+        self._used.append(self._room)
+        self._room = None
+        return self._used[-1][1]
+
+    def _joined(self, grads: Params) -> Tensor:
+        """Return the gradients as a vector."""
+        if self._used and grads is self._used[-1][1]:
+            return self._used[-1][0]
+        every = {**grads, **self.untrained}
+        return torch.cat([every[name].reshape(-1) for name, _ in self.layout.shapes])
 
     def _carried(self, new: State, carry: State, counters: Params) -> State:
         """Return the next carry with the entries that are no solver's."""

@@ -66,7 +66,7 @@ class ScaffoldSGD(PlainDescent):
 
     def init(self, context: Context) -> State:
         """Return a control variate of 0."""
-        layout = context.layout
+        layout = self.layout
         return {"control": torch.zeros(layout.size, dtype=layout.dtype, device=context.network.device)}
 
     def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:

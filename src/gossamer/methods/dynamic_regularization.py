@@ -47,7 +47,7 @@ class FedDynSGD(PlainDescent):
 
     def init(self, context: Context) -> State:
         """Return a gradient of 0."""
-        layout = context.layout
+        layout = self.layout
         return {"gradient": torch.zeros(layout.size, dtype=layout.dtype, device=context.network.device)}
 
     def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:

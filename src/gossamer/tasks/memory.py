@@ -22,7 +22,7 @@ training device.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,6 +81,7 @@ class Trainable(Protocol):
 
     trained: list[str]
     averaged: list[str]
+    constant: list[str]
     samples: AnySamples
     checkpointing: bool
 
@@ -159,15 +160,15 @@ def client_memory(
 def forward_memory(objective: Trainable, params: Params, solver: Solver, batch: int) -> TrainingMemory:
     """Return the memory of a step of a solver that evaluates losses only, on a client with these tensors."""
     require(*_complete(objective, params, batch))
-    objective, layout = objective.on_cpu(), Layout.of(params)
-    start = layout.flatten(tree.move(params, "cpu"))  # [n]
-    held = {**objective.local(), **layout.unflatten(start)}
+    objective, params = objective.on_cpu(), tree.move(params, "cpu")
+    solver = solver.on(Layout.of(params), objective.trained, objective.constant, "cpu")
+    start = solver.layout.flatten(params)  # [n]
+    held = {**objective.local(), **params, **solver.layout.unflatten(start)}
     objective.loss(held, *_batch(objective, 1), move=_moved)  # a first pass may find out how the network can be moved
     known, (x, y) = [*held.values(), *objective.kept()], _batch(objective, batch)
     with seeded(Key(0, 0)), plain_kernels(), Allocations([*known, *_leaves(x, y)]) as counted:
         objective.loss(held, x, y, move=_moved)
-    begun = solver.on(layout, objective.trained, start.device).begin(start, {}, {}, 1)
-    parameters, carry = _storages(known), _storages(tree.flatten(begun).values())
+    parameters, carry = _storages(known), _storages(tree.flatten(solver.begin(start, {}, {}, 1)).values())
     kept = {identity: storage for identity, storage in carry.items() if identity not in parameters}
     size = _size(parameters)
     return TrainingMemory(size, 0, _size(kept), counted.peak - size)
@@ -178,15 +179,16 @@ def solver_memory(objective: Trainable, params: Params, solver: Solver) -> Train
     batch = batch_size(solver)
     if solver.uses == "losses":
         return forward_memory(objective, params, solver, batch)
-    copies, gradients = 1 + solver_copies(solver, params, objective.trained), gradient_count(solver, batch)
+    copies = 1 + solver_copies(solver, params, objective.trained, objective.constant)
+    gradients = gradient_count(solver, batch)
     return client_memory(objective, params, batch, copies=copies, gradients=gradients)
 
 
-def solver_copies(solver: Solver, params: Params, trained: Iterable[str]) -> int:
+def solver_copies(solver: Solver, params: Params, trained: Collection[str], constant: Collection[str] = ()) -> int:
     """Return the number of values that a solver keeps per trained value, in addition to the parameters."""
-    layout = Layout.of(params)
-    start = layout.flatten(params)
-    carry = tree.flatten(solver.on(layout, [*trained], start.device).begin(start, {}, {}, 1))
+    solver = solver.on(Layout.of(params), trained, constant, tree.device(params))
+    start = solver.layout.flatten(params)
+    carry = tree.flatten(solver.begin(start, {}, {}, 1))
     kept = sum(tensor.nbytes for name, tensor in carry.items() if name != "params")
     return kept // sum(params[name].nbytes for name in trained)
 

@@ -69,7 +69,7 @@ def run(method: Method, task: Task, **options: Any) -> Simulation:
 def personal(simulation: Simulation) -> dict[int, Params]:
     """The personalized models, by client."""
     remembered = {client: simulation.clients.get(client) for client in range(simulation.task.clients)}
-    layout = simulation.method.training.layout
+    layout = simulation.method.training.solver.layout
     return {client: layout.unflatten(state["solver"]["personal"]) for client, state in remembered.items() if state}
 
 

@@ -4,7 +4,9 @@ The gradient of a linear layer's weight is a matrix product, and SGD adds a mult
 step would write the gradient to memory and read it again. BLAS can add a product to a matrix in place, which torch's
 compiler does not use. So the program returns the two factors, and the product is added after the call:
 
-    weight + rate * (a @ b)    becomes    weight.addmm_(rate * a, b)
+    weight - rate * (a @ b)    becomes    weight.addmm_(-rate * a, b)
+
+A weight is given as its entries, see ``gossamer.engines.executors.pieces``.
 """
 
 from collections.abc import Sequence
@@ -21,12 +23,12 @@ LARGE = 2**15
 
 
 class Update(NamedTuple):
-    """An operation of a graph that adds a multiple of a matrix product to a weight.
+    """An operation of a graph that subtracts a multiple of a matrix product from a weight.
 
     Args:
         copy: the operation, which writes the new values
         weight: the weight, an input of the graph
-        rate: the factor: a number, or a scalar tensor
+        rate: the factor: a scalar tensor
         a: the first matrix
         b: the second matrix
     """
@@ -39,9 +41,9 @@ class Update(NamedTuple):
 
 
 def separate(recording: Recording) -> list[int]:
-    """Take additions of products to large weights out of a graph, which returns their factors instead.
+    """Take products out of a graph that are subtracted from large weights. It returns their factors instead.
 
-    The results are the numbers of the inputs that ``add_products`` adds the products to.
+    The results are the numbers of the inputs that ``add_products`` adds the products of the factors to.
     """
     graph = recording.graph.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -62,14 +64,16 @@ def separate(recording: Recording) -> list[int]:
 def add_products(inputs: Sequence[Tensor], weights: Sequence[int], results: Sequence[Tensor]) -> Tensor:
     """Add the products of the factors among a graph's results to its inputs, and return the first result."""
     for place, number in enumerate(weights):
-        inputs[number].addmm_(results[2 * place + 1], results[2 * place + 2])
+        a, b = results[2 * place + 1], results[2 * place + 2]
+        inputs[number].view(len(a), -1).addmm_(a, b)
     return results[0]
 
 
 def _factors(graph: fx.Graph, update: Update) -> tuple[fx.Node, fx.Node]:
     """Replace an update by its factors."""
     with graph.inserting_before(update.copy):
-        scaled = graph.call_function(ATEN.mul.Tensor, (update.a, update.rate))
+        rate = graph.call_function(ATEN.neg.default, (update.rate,))
+        scaled = graph.call_function(ATEN.mul.Tensor, (update.a, rate))
     graph.erase_node(update.copy)
     return scaled, update.b
 
@@ -79,16 +83,17 @@ def _update(node: Any) -> Update | None:
     if node.target is not ATEN.copy_.default or node.users:
         return None
     weight, moved = node.args
-    if not _alone(moved, ATEN.add.Tensor) or moved.args[0] is not weight or moved.kwargs:
+    if not _alone(moved, ATEN.sub.Tensor) or moved.args[0] is not weight or moved.kwargs:
         return None
     if not _alone(moved.args[1], ATEN.mul.Tensor):
         return None
     rate, product = moved.args[1].args
-    turned = False
+    if not isinstance(rate, fx.Node) or rate.meta["shape"] != () or not _alone(product, ATEN.view.default):
+        return None
+    product, turned = product.args[0], False
     while _turns(product):
         product, turned = product.args[0], not turned
-    scalar = not isinstance(rate, fx.Node) or rate.meta["shape"] == ()
-    if turned or not scalar or not _alone(product, ATEN.mm.default) or weight.meta["shape"].numel() < LARGE:
+    if turned or not _alone(product, ATEN.mm.default) or weight.meta["shape"].numel() < LARGE:
         return None
     return Update(node, weight, rate, *product.args)
 

@@ -17,8 +17,9 @@ from gossamer.core.random import draw_bits
 from gossamer.core.types import State
 from gossamer.engines.executors.building import Graph, compile_graph, key
 from gossamer.engines.executors.kept import KeptPrograms
+from gossamer.engines.executors.pieces import take_apart
 from gossamer.engines.executors.products import add_products, separate
-from gossamer.engines.executors.recording import Drawn, Recording, Source, record
+from gossamer.engines.executors.recording import Drawn, Piece, Recording, Source, record
 
 
 class Program:
@@ -35,7 +36,7 @@ class Program:
 
     def is_kept(self, kind: Any, nest: State) -> bool:
         """Return whether arguments of this kind, like these, need no compiler; a kept program is loaded."""
-        recording = record(self.function, nest)
+        recording = take_apart(record(self.function, nest))
         weights = separate(recording)
         if key(recording) not in self.kept:
             return False
@@ -49,7 +50,7 @@ class Program:
     def compiled(self, kind: Any, nest: State) -> "Compiled":
         """Return the compiled function for arguments of this kind, like these."""
         if kind not in self._compiled:
-            recording = record(self.function, nest)
+            recording = take_apart(record(self.function, nest))
             self._load(kind, recording, separate(recording))
         return self._compiled[kind]
 
@@ -105,6 +106,8 @@ def _changes(source: Source) -> bool:
 
 def _picked(nest: State, source: Source) -> Tensor:
     """Return an input of a graph."""
+    if isinstance(source, Piece):
+        return _picked(nest, source.path).narrow(0, source.start, source.size)
     if isinstance(source, tuple):
         value: Any = nest
         for name in source:

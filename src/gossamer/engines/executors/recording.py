@@ -38,8 +38,17 @@ class Drawn:
     numbers: tuple[int, ...]
 
 
-Source = Path | Drawn | Tensor
-"""Where an input of a graph is found: a path in the function's argument, random bits, or a constant."""
+@dataclass(frozen=True)
+class Piece:
+    """A tensor behind a vector, as its entries."""
+
+    path: Path
+    start: int
+    size: int
+
+
+Source = Path | Piece | Drawn | Tensor
+"""Where an input of a graph is found: a path in the function's argument, a piece there, random bits, or a constant."""
 
 REFUSED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """Operations that give Python a value, or a shape that depends on values."""

@@ -78,7 +78,7 @@ class ClientSlot:
         self, client: Client, pair: Pair, batches: BatchSchedule, room: int, plain: Stepping, compiled: Stepping
     ) -> None:
         self.client, self.plain, self.compiled = client, plain, compiled
-        self.layout = pair[1].layout.full
+        self.layout = client.exchange.solver_on(pair[1].layout).layout
         self.tensors = tree.clone(brought(client, pair, batches))
         for name in PER_SAMPLE & self.tensors.keys():
             given = self.tensors[name]
@@ -148,9 +148,10 @@ class ClientSlot:
     def _gradient(self, feed: State) -> Params:
         """Return the gradient at the slot's trained tensors."""
         start, params = self.tensors["start"], self.tensors["carry"]["params"]
-        weights = start + (params - start)  # rounded as sent
+        context, weights = self.tensors["context"], start + (params - start)  # rounded as sent
         with torch.enable_grad():
-            return self.client.screen(self.layout.unflatten(weights), feed, self.tensors["context"].get("labels"))
+            held = {**context["constant"], **self.layout.unflatten(weights)}
+            return self.client.screen(held, feed, context.get("labels"))
 
     def screen(self, feed: State) -> Params:
         """Compute the gradient after training, on the slot's stream; the result is valid until the next step."""

@@ -19,7 +19,7 @@ from gossamer.core.errors import Mistake, Setting, require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo, Sections
 from gossamer.core.random import Key, fold
 from gossamer.core.solver import Gradient, Hyperparams
-from gossamer.core.types import Clock, State
+from gossamer.core.types import Clock, Layout, State
 from gossamer.parts.solvers.schedules import plan
 from gossamer.parts.solvers.sgd import Descent
 from gossamer.parts.views.entries import Full
@@ -46,8 +46,8 @@ class OwnModel(Descent, ABC):
     def bind(self, context: Context) -> Self:
         """Refuse partial views, and codecs with a straight-through estimator: it would apply to both models."""
         name, (view, codec) = type(self).__name__, (context.exchange.view, context.exchange.codec)
-        device = tree.device(context.network.outline())
-        surrogate = codec.surrogate_context(Coding(context.layout, Key(0, 0)), 1, device)
+        like = context.network.outline()
+        surrogate = codec.surrogate_context(Coding(Layout.of(like), Key(0, 0)), 1, tree.device(like))
         require(
             (view == Full(), f"{name} needs clients that hold the whole model: use Full()"),
             (
@@ -115,7 +115,7 @@ class Ditto(OwnModel):
 
     def init(self, context: Context) -> State:
         """Return the initial model of the run as the personal model."""
-        return {"personal": context.layout.flatten(context.network.initial())}
+        return {"personal": self.layout.flatten(context.network.initial())}
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """Return the batches of the global model, as in SGD, followed by those of the personal model."""
