@@ -60,7 +60,7 @@ def play(method: Method, task: Task, options: Mapping[str, Any]) -> tuple[list[R
         run.sent = []
 
     run.run(None, watch)
-    layout, trained = run.method.training.layout, run.objective.trained
+    layout, trained = run.method.training.solver.layout, run.objective.trained
     clients = {client: dict(run.clients.get(client)) for client in run.clients.known()}
     for memory in clients.values():  # the record has tensors by name where solvers now keep vectors
         memory["solver"] = _named(memory.get("solver", {}), layout, trained)
