@@ -178,7 +178,7 @@ def test_operations_by_entry_are_those_of_the_tensors(fields: dict[str, float]) 
     given, wanted = layer(5, 7), layer(5, 7)
     recording, weights, found = run_apart(partial(linear, **fields), given)  # type: ignore[arg-type]
     assert not weights
-    assert torch.equal(found, linear(wanted, **fields))  # type: ignore[arg-type]
+    assert torch.equal(found, linear(wanted, **fields))
     for name in ("params", "velocity"):
         torch.testing.assert_close(given[name], wanted[name], rtol=1e-12, atol=1e-14)
     whole = [node for node in recording.graph.graph.nodes if node.meta.get("shape") == (40,)]

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer import SGD
 from gossamer.core.jobs import own_key
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Params, State
 from gossamer.engines.simulation import Simulation
+from gossamer.parts.solvers.sgd import Descent
 
 
 @dataclass
@@ -76,7 +76,7 @@ def masked_sgd(run: Simulation, number: int, client: int, w: Params, mask: Param
     """A client's weights after the first of two epochs of masked SGD, and after both."""
     v = {name: w[name] * mask[name] for name in w}
     (drawn, _), solver = batches(run, number, client), run.method.training.solver
-    assert isinstance(solver, SGD)
+    assert isinstance(solver, Descent)
     for step, (x, y) in enumerate(drawn):
         g = slope(run, v, x, y)
         v = {name: v[name] - solver.lr * g[name] * mask[name] for name in v}

@@ -44,6 +44,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import OnWeights, TopK
+from gossamer.parts.solvers.sgd import Descent
 from gossamer.tasks.data import load
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
@@ -78,7 +79,7 @@ class ByHand:
     def zeros(self) -> Params:
         return {name: torch.zeros_like(tensor) for name, tensor in self.first.items()}
 
-    def batches(self, solver: SGD, number: int, client: int) -> list[np.ndarray]:
+    def batches(self, solver: Descent, number: int, client: int) -> list[np.ndarray]:
         """The order of samples is an input: what is checked is what is done with them."""
         at = fold(fold(fold(key(0), "round", number), "client", client), "batches")
         return solver.plan(len(self.task.split.train(client)), at)

@@ -270,7 +270,7 @@ def test_a_step_of_a_narrow_client_peaks_there(solver: SGD, width: float) -> Non
     bound = compose(Full(), solver).bind(here)
     step = LocalStep(bound, bound.training, here, Layout.of(params), alone=True)
     start, (x, y) = step.layout.flatten(params), batch(10)
-    carry, context = step.solver.begin(start, {}, {}, 2), {"constant": {}, "codec": {}, "form": {}}
+    carry, context = step.solver.begin(start, {}, {}, 2), State(constant={}, codec={}, form={})
     carry, _ = step.eager(start, carry, context, x, y, {"rate": 0.1})
     assert step._room is not None
     with Allocations([start, *tree.flatten(carry).values(), step._room[0], x, y]) as counted:

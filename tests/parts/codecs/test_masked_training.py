@@ -30,6 +30,7 @@ from gossamer.core.types import Clock, Layout, Part, State
 from gossamer.engines.run import CodecWarning
 from gossamer.parts.codecs.masked_noise import DenseMaskedNoise, clipped, probability
 from gossamer.testing import check_codec, check_server, check_solver, tiny_task
+from helpers.vectors import gradient_of, on
 
 KEY, CPU = key(9), torch.device("cpu")
 N = 40_000
@@ -299,16 +300,18 @@ def test_fedpm_learns() -> None:
 
 
 def test_a_round_ends_with_the_sparsity_asked_for() -> None:
-    solver, start = PruningSGD(sparsity=0.9), {"w": torch.randn(100, 10), "b": torch.ones(100)}
-    carry, grads = solver.begin(start, {}, {}, 4), {n: torch.full_like(t, 0.01) for n, t in start.items()}
-    shares = []
+    start = {"w": torch.randn(100, 10), "b": torch.ones(100)}
+    solver, layout, vector = on(PruningSGD(sparsity=0.9), start)
+    carry, shares = solver.begin(vector, {}, {}, 4), []
+    gradient = gradient_of(layout, lambda at: {n: torch.full_like(t, 0.01) for n, t in at.items()})
     for _ in range(4):
-        carry = solver.step(lambda _: (grads, {}), start, carry, {"rate": 0.1})
-        shares.append((carry["params"]["w"] == 0).float().mean().item())
+        carry = solver.step(gradient, vector, carry, {"rate": 0.1})
+        shares.append((layout.unflatten(carry["params"])["w"] == 0).float().mean().item())
     assert shares == pytest.approx([0.9 * (1 - (1 - t / 4) ** 3) for t in (1, 2, 3, 4)], abs=0.001)
-    assert bool(carry["params"]["b"].all())
+    after = layout.unflatten(carry["params"])
+    assert bool(after["b"].all())
     largest = start["w"].abs().flatten().topk(50).values.min()
-    assert bool((carry["params"]["w"][start["w"].abs() > largest] != 0).all())
+    assert bool((after["w"][start["w"].abs() > largest] != 0).all())
 
 
 def test_pruning_within_a_round_sends_what_is_left() -> None:
@@ -320,14 +323,16 @@ def test_pruning_within_a_round_sends_what_is_left() -> None:
 
 def test_adam_is_torchs() -> None:
     start = {"w": torch.randn(5, 3, dtype=torch.float64)}
-    solver, weight = Adam(0.05), start["w"].clone().requires_grad_()
+    solver, layout, vector = on(Adam(0.05), start)
+    weight = start["w"].clone().requires_grad_()
     optimiser = torch.optim.Adam([weight], lr=0.05)
-    carry: State = solver.begin(start, {}, {}, 7)
+    carry: State = solver.begin(vector, {}, {}, 7)
+    cubes = gradient_of(layout, lambda at: {"w": at["w"] ** 3 - 1})
     for _ in range(7):
         weight.grad = weight.detach() ** 3 - 1
         optimiser.step()
-        carry = solver.step(lambda p: ({"w": p["w"] ** 3 - 1}, {}), start, carry, {"rate": 0.05})
-    assert torch.allclose(carry["params"]["w"], weight.detach(), atol=1e-12, rtol=0)
+        carry = solver.step(cubes, vector, carry, {"rate": 0.05})
+    assert torch.allclose(layout.unflatten(carry["params"])["w"], weight.detach(), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("solver", [Adam(0.1), PruningSGD(0.1, sparsity=0.5), PruningSGD(0.1, momentum=0.9)], ids=repr)

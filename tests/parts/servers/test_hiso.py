@@ -42,6 +42,7 @@ from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.compare import same
 from helpers.pieces import piece_of
+from helpers.vectors import on
 from helpers.watched import Watched, watched
 
 DOUBLE = tiny_task(dtype=torch.float64)
@@ -249,9 +250,9 @@ def test_another_state_than_the_servers_is_refused(entry: str) -> None:
 def test_a_curvature_that_is_not_positive_is_refused() -> None:
     solver = hiso(**FEW).bind(Objective(tiny_task(), "cpu", key(0))).training.solver
     start = Objective(tiny_task(), "cpu", key(0)).initial()
-    wrong = {name: torch.zeros_like(t) for name, t in start.items()}
+    solver, _, vector = on(solver, start)
     with pytest.raises(PayloadError, match="the curvature must be positive"):
-        solver.begin(start, {"curvature": wrong}, {}, 2)
+        solver.begin(vector, {"curvature": torch.zeros_like(vector)}, {}, 2)
 
 
 def test_the_curvature_stays_finite() -> None:

@@ -12,6 +12,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Dense, TopK
 from gossamer.testing import check_method, tiny_task
+from helpers.vectors import gradient_of, on
 
 WEIGHTS = ("0.weight", "2.weight")
 LAYER: Any = "layer"
@@ -132,25 +133,28 @@ def test_a_round_is_that_of_a_plain_loop(by: Any) -> None:
 
 def test_weights_fall_below_the_threshold_and_then_stay() -> None:
     """A gradient of 1 everywhere lowers positive weights by 1.5 lr at the threshold, and by less above it."""
-    solver, start = ThresholdSGD(lr=0.1, steps=3), {"w": torch.tensor([[0.5, 2.0, 0.0]]), "b": torch.zeros(1)}
-    carry, seen = solver.begin(start, {}, {}, 3), []
+    start = {"w": torch.tensor([[0.5, 2.0, 0.0]]), "b": torch.zeros(1)}
+    solver, layout, vector = on(ThresholdSGD(lr=0.1, steps=3), start)
+    carry, seen = solver.begin(vector, {}, {}, 3), []
 
-    def gradient(params: Params) -> tuple[Params, Params]:
+    def ones(params: Params) -> Params:
         seen.append(params["w"].clone())
-        return {"w": torch.tensor([[1.0, 1.0, 0.0]]), "b": torch.ones(1)}, {}
+        return {"w": torch.tensor([[1.0, 1.0, 0.0]]), "b": torch.ones(1)}
 
     for _ in range(3):
-        carry = solver.step(gradient, start, carry, {"rate": 0.1})
+        carry = solver.step(gradient_of(layout, ones), vector, carry, {"rate": 0.1})
+    after = layout.unflatten(carry["params"])
     assert [float(at[0, 0]) for at in seen] == [0.5, 0.0, 0.0]
-    assert float(carry["params"]["w"][0, 0]) == pytest.approx(0.35)
+    assert float(after["w"][0, 0]) == pytest.approx(0.35)
     assert float(seen[1][0, 1]) == pytest.approx(2 - 0.1 * (1 + 2 * 2 * 0.5 / 2.5**2))
-    assert float(carry["params"]["b"]) == pytest.approx(-0.3)
+    assert float(after["b"]) == pytest.approx(-0.3)
 
 
 def test_weights_that_start_at_zero_are_trained_without_a_threshold() -> None:
-    solver, start = ThresholdSGD(lr=0.1, steps=1), {"w": torch.zeros(1, 2)}
-    carry = solver.step(lambda p: ({"w": torch.ones(1, 2)}, {}), start, solver.begin(start, {}, {}, 1), {"rate": 0.1})
-    assert torch.equal(carry["params"]["w"], torch.full((1, 2), -0.1))
+    solver, layout, start = on(ThresholdSGD(lr=0.1, steps=1), {"w": torch.zeros(1, 2)})
+    ones = gradient_of(layout, lambda _: {"w": torch.ones(1, 2)})
+    carry = solver.step(ones, start, solver.begin(start, {}, {}, 1), {"rate": 0.1})
+    assert torch.equal(layout.unflatten(carry["params"])["w"], torch.full((1, 2), -0.1))
 
 
 # The method.

@@ -675,7 +675,7 @@ def test_the_note_is_of_the_weights_after_the_first_epoch(momentum: float) -> No
     noting, plainly, once = (trained(sub_fedavg().with_parts(solver=s), task) for s in solvers)
     assert same(noting[2].change, plainly[2].change)
     assert noting[2].loss == plainly[2].loss
-    start, early = noting[1].start, noting[2].carry["early"]
+    start, early = noting[1].start, noting[1].layout.full.unflatten(noting[2].carry["early"])
     assert same({name: early[name] - start[name] for name in start}, once[2].change)
     assert not same(once[2].change, noting[2].change)
     info: Any = None  # it asks for nothing
@@ -685,7 +685,7 @@ def test_the_note_is_of_the_weights_after_the_first_epoch(momentum: float) -> No
 def test_with_one_epoch_the_note_is_the_end_so_that_nothing_would_be_pruned() -> None:
     once = sub_fedavg(batch=8).with_parts(solver=SnapshotSGD(0.1, 1, batch=8))
     _, job, result = trained(once, some_task())
-    early = result.carry["early"]
+    early = job.layout.full.unflatten(result.carry["early"])
     assert same({name: early[name] - job.start[name] for name in job.start}, result.change)
     with pytest.raises(ConfigError, match="epochs must be at least 2"):
         sub_fedavg(epochs=1)

@@ -25,7 +25,19 @@ from gossamer.parts.solvers.schedules import Batched, Constant, InBatches, LRSch
 
 @dataclass(frozen=True)
 class Descent(Batched, ABC):
-    """Base of solvers that take steps of SGD: its fields, and the arithmetic of a step."""
+    """Base of solvers that take steps of SGD: its fields, and the arithmetic of a step.
+
+    Args:
+        lr: learning rate
+        epochs: local epochs per round, unless steps is given
+        steps: local steps per round, independent of the number of samples; none uses epochs
+        batch: batch size; the last batch of an epoch may be smaller; none takes all samples
+        momentum: heavy-ball momentum, reset in every round
+        weight_decay: L2 weight decay
+        clip: maximum norm of the gradient over all tensors; none disables clipping
+        proximal: proximal term towards the received model (mu of FedProx)
+        schedule: learning rate schedule: constant, exponential:RATE, steps:AT+AT,RATE or cosine
+    """
 
     lr: float = 0.1
     epochs: int = 5
