@@ -492,7 +492,7 @@ class Amnesic(SGD):
     stateful: ClassVar[bool] = True
 
     def init(self, context: Context) -> State:
-        return {"old": context.layout.flatten(context.network.initial())}
+        return {"old": self.layout.flatten(context.network.initial())}
 
     def begin(self, start: Tensor, sections: Sections, memory: State, steps: int) -> State:
         return super().begin(memory["old"], sections, memory, steps)
@@ -529,7 +529,8 @@ class Partial(SGD):
         return {"own": carry["params"]}, {}
 
     def deploy(self, memory: State) -> Tensor | None:
-        return memory["own"][1:]
+        own: Tensor = memory["own"]
+        return own[1:]
 
 
 @dataclass(frozen=True)

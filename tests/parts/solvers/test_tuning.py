@@ -48,6 +48,7 @@ from gossamer.engines.client import ClientResult, ClientTask
 from gossamer.engines.export import TENSORS, export, stand
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulation import Simulation
+from gossamer.parts.solvers import Descent
 from gossamer.parts.views import View
 from gossamer.tasks.memory import solver_copies
 from gossamer.testing import check_server, check_solver, tiny_task
@@ -98,7 +99,7 @@ def gradient(module: nn.Module, batch: Batch) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(module.parameters())))
 
 
-def optimiser(solver: SGD, module: nn.Module, lr: float) -> Callable[[list[Tensor]], None]:
+def optimiser(solver: Descent, module: nn.Module, lr: float) -> Callable[[list[Tensor]], None]:
     """PyTorch's SGD, with gradients that are found elsewhere."""
     found = torch.optim.SGD(module.parameters(), lr, solver.momentum, weight_decay=solver.weight_decay)
 
@@ -192,11 +193,11 @@ def test_pfedme_follows_the_algorithm(name: str) -> None:
     assert 2 < len(mine) < 4, "somebody is new in a later round, somebody never takes part and deploys the global model"
 
 
-def descend(solver: SGD, batches: int, loss: float = 1.0) -> dict[str, Any]:
+def descend(solver: PerFedAvg | PFedMe, batches: int, loss: float = 1.0) -> dict[str, Any]:
     """Batches of the loss ``loss w**2 / 2`` in one dimension, starting at 2."""
     carry = solver.begin(QUADRATIC, {}, {}, batches)
     for _ in range(batches):
-        carry = solver.step(lambda at: (loss * at, at), QUADRATIC, carry, solver.hyperparams(Clock(0, 1, 0)))
+        carry = solver.step(Given(lambda at: (loss * at, at)), QUADRATIC, carry, solver.hyperparams(Clock(0, 1, 0)))
     return carry
 
 
