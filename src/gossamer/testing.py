@@ -32,7 +32,7 @@ from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
-from gossamer.core.solver import Gradients, Move, Solver, StepKeys
+from gossamer.core.solver import Gradient, Gradients, Move, Solver, StepKeys
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.core.view import CHANGE, PART, View
 from gossamer.engines import simulate
@@ -570,8 +570,18 @@ def _check_per_sample(solver: Solver, grads: Tensor) -> None:
     )
 
 
+class _Slope(Gradient):
+    """The gradient of a quadratic loss."""
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver = solver
+
+    def __call__(self, params: Tensor) -> Gradients:
+        return self.solver.where_trained(params * 3, 0.0), params
+
+
 class _Bowl:
-    """A quadratic loss."""
+    """The quadratic loss."""
 
     def __init__(self, found: BoundExchange, step: int) -> None:
         self.layout, self.trained = found.solver.layout, found.context.trained
@@ -586,9 +596,6 @@ class _Bowl:
 def _walked(found: BoundExchange, start: Tensor, number: Callable[[float], Any] = float) -> State:
     """Return the carry after two steps of a client, or of the rows of a group; ``number`` makes hyperparameters."""
     solver, rows = found.solver, start.shape[:-1]
-
-    def gradient(params: Tensor) -> Gradients:
-        return solver.where_trained(params * 3, 0.0), params
 
     def repeated(nest: State) -> State:
         return {
@@ -605,7 +612,7 @@ def _walked(found: BoundExchange, start: Tensor, number: Callable[[float], Any] 
         carry = solver.begin(start, _sections(found), repeated(memory), 2)
     span = solver.span
     for index in range(2):
-        given = _Bowl(found, index) if solver.uses == "losses" else gradient
+        given = _Bowl(found, index) if solver.uses == "losses" else _Slope(solver)
         with _named(solver, "step"):
             carry = solver.step(given, start, carry, hyperparams)
         assert span is None or carry["scalars"].shape == (span.size,), f"{solver!r} must carry {span.size} scalars"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gossamer import ConfigError
+from gossamer.core.solver import descended
 from gossamer.core.types import State
 from gossamer.engines.executors.building import compile_graph, key
 from gossamer.engines.executors.kept import VARIABLE, KeptPrograms, KeptProgramWarning
@@ -143,7 +144,7 @@ def linear(nest: State, momentum: float = 0.0, clip: float | None = None) -> Ten
     if momentum:
         grads = torch.add(grads, nest["velocity"], alpha=momentum)
         nest["velocity"].copy_(grads)
-    nest["params"].copy_(nest["params"] - nest["rate"] * grads)
+    nest["params"].copy_(descended(nest["params"], grads, nest["rate"]))
     return loss.detach()
 
 
@@ -189,14 +190,14 @@ def clipped(nest: State) -> Tensor:
     """A gradient that is used twice."""
     weight = nest["params"]
     grad = nest["x"].T.mm(nest["x"]).view(-1)
-    weight.copy_(weight - nest["rate"] * grad)
+    weight.copy_(descended(weight, grad, nest["rate"]))
     return grad.sum()
 
 
 def chained(nest: State) -> Tensor:
     """A product with a factor that the step overwrites."""
     first, second = nest["params"], nest["other"]
-    new = first - nest["rate"] * second.mm(first.view(200, 200)).view(-1)
+    new = descended(first, second.mm(first.view(200, 200)).view(-1), nest["rate"])
     second.copy_(second * 2)
     first.copy_(new)
     return first.sum()

@@ -1,7 +1,6 @@
 """Solvers on vectors, for tests that think in tensors."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,8 +15,3 @@ def on(solver: S, start: Params) -> tuple[S, Layout, Tensor]:
     """A solver for clients that hold these tensors, all of them trained; their layout, and their vector."""
     layout = Layout.of(start)
     return solver.on(layout, list(start), (), torch.device("cpu")), layout, layout.flatten(start)
-
-
-def gradient_of(layout: Layout, of: Callable[[Params], Params]) -> Any:
-    """A gradient, given as a function of tensors."""
-    return lambda params: (layout.flatten(of(layout.unflatten(params))), params)

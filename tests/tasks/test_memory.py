@@ -268,12 +268,12 @@ def test_a_step_of_a_narrow_client_peaks_there(solver: SGD, width: float) -> Non
     """Within a tenth, either way; where the round began is a copy too."""
     here, params = objective(lambda: resnet18(IMAGES, 10)), tensors(resnet18(IMAGES, 10, width=width))
     bound = compose(Full(), solver).bind(here)
-    step = LocalStep(bound, bound.training, here, Layout.of(params), alone=True)
+    step = LocalStep(bound, bound.training, here, Layout.of(params))
     start, (x, y) = step.layout.flatten(params), batch(10)
-    carry, context = step.solver.begin(start, {}, {}, 2), State(constant={}, codec={}, form={})
+    context: State = {"constant": {}, "codec": {}, "form": {}}
+    carry = step.solver.begin(start, {}, {}, 2)
     carry, _ = step.eager(start, carry, context, x, y, {"rate": 0.1})
-    assert step._room is not None
-    with Allocations([start, *tree.flatten(carry).values(), step._room[0], x, y]) as counted:
+    with Allocations([start, *tree.flatten(carry).values(), x, y]) as counted:
         step.eager(start, carry, context, x, y, {"rate": 0.1})
     found = client_memory(here, params, 10, copies=1 + solver_copies(solver, params, here.trained))
     assert counted.peak == pytest.approx(found.total, rel=0.1)

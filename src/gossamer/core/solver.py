@@ -59,15 +59,32 @@ Gradients = tuple[Tensor, Tensor]
 """A gradient, and parameters with changed buffers; a name, because ``torch.compile`` fails on brackets in closures."""
 
 
-class Gradient(Protocol):
+class Gradient(ABC):
     """The gradient of the client's loss on the current batch."""
 
+    @abstractmethod
     def __call__(self, params: Tensor) -> Gradients:
         """Return the gradient, zero where nothing is trained, and ``params`` with the buffers that the pass changed.
 
         The second vector is ``params`` itself if no buffer changed.
         """
-        ...
+
+    def descend(self, params: Tensor, rate: float | Tensor) -> Tensor:
+        """Return ``params`` after a step down the gradient, with changed buffers.
+
+        To join the gradients of the tensors in a vector takes a tenth of a step of a small network, or more. A step of
+        plain gradient descent needs no such vector, and an engine that knows the tensors can do without. Where the rate
+        is a number, ``params`` may be overwritten.
+        """
+        grads, params = self(params)
+        return descended(params, grads, rate)
+
+
+def descended(params: Tensor, grads: Tensor, rate: float | Tensor) -> Tensor:
+    """Return ``params - rate * grads``; in place if the rate is a number. A compiled or stacked step must be pure."""
+    if isinstance(rate, Tensor):
+        return torch.addcmul(params, grads, rate, value=-1)  # one pass over memory, where a product would take another
+    return params.add_(grads, alpha=-rate)
 
 
 Move = Callable[[str, Tensor], Tensor]

@@ -193,7 +193,7 @@ class Client:
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps."""
-        objective, step = self.objective, self.local_step(job, alone=True).eager
+        objective, step = self.objective, self.local_step(job).eager
         batches, losses = self.batches(client_task), []
         start, carry, context = self.begin(job, len(batches))
         hyperparams = self.exchange.solver.hyperparams(job.clock)
@@ -257,9 +257,9 @@ class Client:
             context["scale"] = number(job.scale, layout.dtype, device)
         return start, carry, context
 
-    def local_step(self, job: Job, alone: bool = False) -> LocalStep:
-        """Return the local step of clients with tensors like this one's; ``alone`` is for this one's steps in turn."""
-        return LocalStep(self.method, self.exchange, self.objective, job.layout, alone)
+    def local_step(self, job: Job) -> LocalStep:
+        """Return the local step of clients with tensors like this one's."""
+        return LocalStep(self.method, self.exchange, self.objective, job.layout)
 
     def screen_rows(self, job: Job) -> Tensor:
         """Return the samples of the gradient after training: the first batch of a new permutation."""

@@ -25,10 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
-from gossamer.core.solver import AnyMove, Gradients, Hyperparams, StepKeys
+from gossamer.core.solver import AnyMove, Gradient, Gradients, Hyperparams, StepKeys
 from gossamer.core.types import Layout, Params, State
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.moves import moved
@@ -48,45 +47,37 @@ class LocalStep:
         exchange: the exchange in which clients train
         objective: the network and its loss
         layout: names and shapes of the tensors that the clients hold
-        alone: whether it is for the steps of one client, one after the other: it may keep memory between them
     """
 
-    def __init__(
-        self, method: BoundMethod, exchange: BoundExchange, objective: Objective, layout: Layout, alone: bool = False
-    ) -> None:
+    def __init__(self, method: BoundMethod, exchange: BoundExchange, objective: Objective, layout: Layout) -> None:
         self.parametrization, self.exchange, self.objective = method.parametrization, exchange, objective
-        self.solver, self.alone = exchange.solver_on(layout), alone
+        self.solver = exchange.solver_on(layout)
         self.layout = self.solver.layout
         others = [(name, shape) for name, shape in self.layout.shapes if name not in objective.trained]
         dtype, device = self.layout.dtype, objective.device
         self.untrained = {name: torch.zeros(shape.numel(), dtype=dtype, device=device) for name, shape in others}
         self._last: tuple[Tensor, Params] | None = None
-        self._room: tuple[Tensor, Params] | None = None  # a vector for the next gradient, and its tensors
-        self._used: list[tuple[Tensor, Params]] = []  # those of the gradients of the current step
 
     def eager(
         self, start: Tensor, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams
     ) -> tuple[State, Tensor]:
         """Run one step operation by operation; return the next carry and the loss."""
-        objective, labels = self.objective, context.get("labels")
+        objective, labels, numbers = self.objective, context.get("labels"), random_numbers(context, carry)
 
         def loss(at: Params, move: AnyMove) -> Tensor:
             return objective.loss(at, x, y, labels, move, random_numbers(context, carry))
 
-        if self.solver.uses == "losses":
-            return self._by_losses(loss, start, carry, context, hyperparams)
-        numbers, samples = random_numbers(context, carry), self.solver.uses == "samples"
-
         def evaluate(at: Params) -> LossAndGradients:
-            if not samples:
-                out = self._space() if self.alone else None
-                return objective.gradient(at, x, y, labels, numbers=numbers, out=out)
+            if self.solver.uses == "gradient":
+                return objective.gradient(at, x, y, labels, numbers=numbers)
             objective.train_mode(alone=True)
             with objective.precision.products():
                 return objective.sample_gradients(at, x, y, labels, numbers)
 
-        tensors_of = self._leaves if self.alone and not samples else self.layout.unflatten
-        return self._by_gradients(evaluate, tensors_of, start, carry, context, hyperparams)
+        if self.solver.uses == "losses":
+            return self._by_losses(loss, start, carry, context, hyperparams)
+        gradient = BatchGradient(self, evaluate, start, carry, context, in_place=True)
+        return self._by_gradients(gradient, start, carry, hyperparams)
 
     def pure(
         self, start: Tensor, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams
@@ -95,69 +86,24 @@ class LocalStep:
 
         The caller sets the mode of the network, and the precision of products.
         """
-        objective, labels = self.objective, context.get("labels")
+        objective, labels, numbers = self.objective, context.get("labels"), random_numbers(context, carry)
 
         def loss(at: Params, move: AnyMove) -> Tensor:
             return objective.pure_loss(at, x, y, labels, move, random_numbers(context, carry))
-
-        if self.solver.uses == "losses":
-            return self._by_losses(loss, start, carry, context, hyperparams)
-        numbers = random_numbers(context, carry)
 
         def evaluate(at: Params) -> LossAndGradients:
             compute = objective.pure_gradient if self.solver.uses == "gradient" else objective.sample_gradients
             return compute(at, x, y, labels, numbers)
 
-        return self._by_gradients(evaluate, self.layout.unflatten, start, carry, context, hyperparams)
+        if self.solver.uses == "losses":
+            return self._by_losses(loss, start, carry, context, hyperparams)
+        return self._by_gradients(BatchGradient(self, evaluate, start, carry, context), start, carry, hyperparams)
 
     def _by_gradients(
-        self,
-        evaluate: Evaluate,
-        tensors_of: Callable[[Tensor], Params],
-        start: Tensor,
-        carry: State,
-        context: State,
-        hyperparams: Hyperparams,
+        self, gradient: "BatchGradient", start: Tensor, carry: State, hyperparams: Hyperparams
     ) -> tuple[State, Tensor]:
-        losses: list[Tensor] = []
-        counted: list[Params] = [carry.get("counters", {})]
-        plain, samples = not (context["codec"] or context["form"]), self.solver.uses == "samples"
-
-        def gradient(params: Tensor) -> Gradients:
-            held = tensors_of(params) if plain else self._sent(start, params, carry, context)
-            at = held = {**context["constant"], **held} if context["constant"] else held
-            if context["form"]:
-                at = self.parametrization.network(held, context["form"], carry["step_index"])
-            loss, grads, changed = evaluate({**at, **counted[-1]} if counted[-1] else at)
-
-            def flat(grads: Params) -> Tensor:
-                """Return the gradients as a vector, zero where nothing is trained and for entries that are not held."""
-                if context["form"]:
-                    grads = self.parametrization.pull(grads, held, context["form"])
-                vector = self._joined(grads)
-                vector = vector * context["scale"] if "scale" in context else vector
-                return vector * context["keep"] if "keep" in context else vector
-
-            if samples:
-                given, real = context["per_sample"], context["real"]
-                loss = torch.where(real > 0, loss, 0).sum() / real.sum().clamp(min=1)
-                rows = torch.vmap(flat)(grads)  # [batch, n]
-                total = torch.tensordot(self.solver.weight(rows) * real, rows, 1)
-                vector = self.solver.release(total, given["expected"], given["key"], carry["step_index"])
-                vector = vector * context["keep"] if "keep" in context else vector
-            else:
-                vector = flat(grads)
-            losses.append(loss)
-            counted.append({name: changed[name] for name in counted[-1]})
-            buffers = {name: tensor for name, tensor in changed.items() if name not in counted[-1]}
-            return vector, self.layout.replaced(params, buffers) if buffers else params
-
         new = self.solver.step(gradient, start, carry, hyperparams)
-        if self._used:
-            carried = {each.untyped_storage().data_ptr() for each in tree.flatten(new).values()}
-            last, self._used = self._used[-1], []
-            self._room = None if last[0].untyped_storage().data_ptr() in carried else last
-        return self._carried(new, carry, counted[-1]), losses[-1]
+        return self._carried(new, carry, gradient.counters), gradient.losses[-1]
 
     def _by_losses(
         self,
@@ -175,7 +121,7 @@ class LocalStep:
             held = self.layout.unflatten(params)
             if context["codec"] or context["form"]:  # these compute other tensors from all of the moved ones
                 held, move = moved(held, move, self.objective.trained), None
-                held = {**context["constant"], **self._sent(start, self.layout.flatten(held), carry, context)}
+                held = {**context["constant"], **self.sent(start, self.layout.flatten(held), carry, context)}
                 if context["form"]:
                     held = self.parametrization.network(held, context["form"], carry["step_index"])
             losses.append(evaluate({**context["constant"], **held, **counters}, move))
@@ -185,27 +131,6 @@ class LocalStep:
         new = self.solver.step(BatchLoss(value, keys), start, carry, hyperparams)
         return self._carried(new, carry, counters), torch.stack(losses).mean()
 
-    def _space(self) -> Params:
-        """Return the memory of the next gradient as tensors of the trained names; the rest of its vector is zero.
-
-        To allocate a vector takes longer than to fill it. So one client's gradient takes the memory of the one before,
-        unless the solver carries that on.
-        """
-        if self._room is None:
-            vector = torch.zeros(self.layout.size, dtype=self.layout.dtype, device=self.objective.device)
-            tensors = self.layout.unflatten(vector)
-            self._room = vector, {name: tensors[name] for name in self.objective.trained}
-        self._used.append(self._room)
-        self._room = None
-        return self._used[-1][1]
-
-    def _joined(self, grads: Params) -> Tensor:
-        """Return the gradients as a vector."""
-        if self._used and grads is self._used[-1][1]:
-            return self._used[-1][0]
-        every = {**grads, **self.untrained}
-        return torch.cat([every[name].reshape(-1) for name, _ in self.layout.shapes])
-
     def _carried(self, new: State, carry: State, counters: Params) -> State:
         """Return the next carry with the entries that are no solver's."""
         own: dict[str, Any] = {"counters": counters} if counters else {}
@@ -213,7 +138,7 @@ class LocalStep:
             own["step_index"] = carry["step_index"] + 1
         return {**new, **own}
 
-    def _sent(self, start: Tensor, params: Tensor, carry: State, context: State) -> Params:
+    def sent(self, start: Tensor, params: Tensor, carry: State, context: State) -> Params:
         """Return the tensors of the forward pass: the client's, or what a straight-through estimator makes of them."""
         held = self.layout.unflatten(params)
         if not context["codec"]:
@@ -226,13 +151,96 @@ class LocalStep:
             sent = {name: value * keep[name] for name, value in sent.items()}
         return {**held, **{name: begun[name] + value for name, value in sent.items()}}
 
-    def _leaves(self, params: Tensor) -> Params:
+    def leaves(self, params: Tensor) -> Params:
         """Return the tensors of a vector, trained ones as leaves of autograd. A step in place keeps the vector's."""
         if self._last is None or self._last[0] is not params:
             trained, tensors = set(self.objective.trained), self.layout.unflatten(params)
             leaves = {n: t.detach().requires_grad_() if n in trained else t for n, t in tensors.items()}
             self._last = params, leaves
         return self._last[1]
+
+
+class BatchGradient(Gradient):
+    """The gradient of the current batch.
+
+    Args:
+        local: the local step
+        evaluate: gives the loss, the gradients and the changed buffers at tensors of the network
+        start: the parameters at the start of the round
+        carry: the carry before the step
+        context: what is constant during the round
+        in_place: whether parameters may be overwritten
+    """
+
+    def __init__(
+        self,
+        local: LocalStep,
+        evaluate: Evaluate,
+        start: Tensor,
+        carry: State,
+        context: State,
+        in_place: bool = False,
+    ) -> None:
+        self.local, self.evaluate, self.start, self.carry, self.context = local, evaluate, start, carry, context
+        self.in_place = in_place
+        self.losses: list[Tensor] = []
+        self.counters: Params = carry.get("counters", {})
+
+    def __call__(self, params: Tensor) -> Gradients:
+        """Return the gradient, and the parameters with changed buffers."""
+        local, context = self.local, self.context
+        held = {**context["constant"], **local.sent(self.start, params, self.carry, context)}
+        form, parametrization = context["form"], local.parametrization
+        at = parametrization.network(held, form, self.carry["step_index"]) if form else held
+        loss, grads, buffers = self.evaluated(at)
+
+        def flat(grads: Params) -> Tensor:
+            """Return the gradients as a vector, zero where nothing is trained and for entries that are not held."""
+            every = {**(parametrization.pull(grads, held, form) if form else grads), **local.untrained}
+            vector = torch.cat([every[name].reshape(-1) for name, _ in local.layout.shapes])
+            vector = vector * context["scale"] if "scale" in context else vector
+            return vector * context["keep"] if "keep" in context else vector
+
+        if local.solver.uses == "samples":
+            given, real = context["per_sample"], context["real"]
+            loss = torch.where(real > 0, loss, 0).sum() / real.sum().clamp(min=1)
+            rows = torch.vmap(flat)(grads)  # [batch, n]
+            total = torch.tensordot(local.solver.weight(rows) * real, rows, 1)
+            vector = local.solver.release(total, given["expected"], given["key"], self.carry["step_index"])
+            vector = vector * context["keep"] if "keep" in context else vector
+        else:
+            vector = flat(grads)
+        self.losses.append(loss)
+        return vector, local.layout.replaced(params, buffers) if buffers else params
+
+    def descend(self, params: Tensor, rate: float | Tensor) -> Tensor:
+        """Return the parameters after a step: where they may be overwritten, without a vector of the gradient."""
+        local, context = self.local, self.context
+        plain = local.solver.uses == "gradient" and not (context["codec"] or context["form"])
+        if isinstance(rate, Tensor) or not (plain and self.in_place):
+            return super().descend(params, rate)
+        leaves = local.leaves(params)
+        loss, grads, buffers = self.evaluated({**context["constant"], **leaves} if context["constant"] else leaves)
+        self.losses.append(loss)
+        found = list(grads.values())
+        with torch.no_grad():
+            if "scale" in context:
+                torch._foreach_mul_(found, context["scale"])
+            if "keep" in context:
+                keep = local.layout.unflatten(context["keep"])
+                torch._foreach_mul_(found, [keep[name] for name in grads])
+            torch._foreach_add_([leaves[name] for name in grads], found, alpha=-rate)
+            for name, tensor in buffers.items():
+                leaves[name].copy_(tensor)
+        return params
+
+    def evaluated(self, at: Params) -> LossAndGradients:
+        """Return the loss, the gradients and the changed buffers; integer ones are no solver's, and kept here."""
+        if not self.counters:
+            return self.evaluate(at)
+        loss, grads, changed = self.evaluate({**at, **self.counters})
+        self.counters = {name: changed[name] for name in self.counters}
+        return loss, grads, {name: tensor for name, tensor in changed.items() if name not in self.counters}
 
 
 class BatchLoss:

@@ -51,9 +51,8 @@ class FedNovaSGD(PlainDescent):
 
     def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD, and add its weight. With momentum, a gradient contributes to all later steps."""
-        grads, params = gradient(carry["params"])
         last = carry["last"] * self.momentum + 1
-        moved = self.moved(grads, params, start, carry, hyperparams["rate"])
+        moved = self.stepped(gradient, start, carry, hyperparams["rate"])
         return {**moved, "last": last, "length": carry["length"] + last}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:

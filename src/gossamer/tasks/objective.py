@@ -241,13 +241,11 @@ class Objective:
         labels: Tensor | None = None,
         training: bool = True,
         numbers: Numbers | None = None,
-        out: Params | None = None,
     ) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch, in training or evaluation mode.
 
         Scores of labels with a 0 in ``labels`` count as 0. Random layers draw from ``numbers``, if given. Tensors that
-        require gradients are taken as leaves of autograd, which saves making them anew in every step. Gradients are
-        written to ``out``, if given.
+        require gradients are taken as leaves of autograd, which saves making them anew in every step.
         """
         given = {name: params[name] for name in self.trained}
         leaves = {n: t if t.requires_grad else t.detach().requires_grad_() for n, t in given.items()}
@@ -261,18 +259,8 @@ class Objective:
             with drawing(numbers), self._checkpoints.active() if self._checkpoints else nullcontext():
                 output = self.precision.forward(lambda: self._output({**leaves, **fixed, **buffers}, x))
                 loss = self.task.loss(only(output, labels), y)
-            grads: list[Tensor | None]
-            if out is None:
-                grads = [*torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)]
-            else:
-                loss.backward()  # it has less to do in Python
-                grads = [leaf.grad for leaf in leaves.values()]
-                for leaf in leaves.values():
-                    leaf.grad = None
-        filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True)]
-        if out is not None:
-            torch._foreach_copy_([out[name] for name in leaves], filled)
-            return loss.detach(), out, buffers
+            grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
         return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
 
     def pure_gradient(

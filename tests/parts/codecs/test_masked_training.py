@@ -30,7 +30,8 @@ from gossamer.core.types import Clock, Layout, Part, State
 from gossamer.engines.run import CodecWarning
 from gossamer.parts.codecs.masked_noise import DenseMaskedNoise, clipped, probability
 from gossamer.testing import check_codec, check_server, check_solver, tiny_task
-from helpers.vectors import gradient_of, on
+from helpers.gradients import Named
+from helpers.vectors import on
 
 KEY, CPU = key(9), torch.device("cpu")
 N = 40_000
@@ -303,7 +304,7 @@ def test_a_round_ends_with_the_sparsity_asked_for() -> None:
     start = {"w": torch.randn(100, 10), "b": torch.ones(100)}
     solver, layout, vector = on(PruningSGD(sparsity=0.9), start)
     carry, shares = solver.begin(vector, {}, {}, 4), []
-    gradient = gradient_of(layout, lambda at: {n: torch.full_like(t, 0.01) for n, t in at.items()})
+    gradient = Named(layout, lambda at: {n: torch.full_like(t, 0.01) for n, t in at.items()})
     for _ in range(4):
         carry = solver.step(gradient, vector, carry, {"rate": 0.1})
         shares.append((layout.unflatten(carry["params"])["w"] == 0).float().mean().item())
@@ -327,7 +328,7 @@ def test_adam_is_torchs() -> None:
     weight = start["w"].clone().requires_grad_()
     optimiser = torch.optim.Adam([weight], lr=0.05)
     carry: State = solver.begin(vector, {}, {}, 7)
-    cubes = gradient_of(layout, lambda at: {"w": at["w"] ** 3 - 1})
+    cubes = Named(layout, lambda at: {"w": at["w"] ** 3 - 1})
     for _ in range(7):
         weight.grad = weight.detach() ** 3 - 1
         optimiser.step()

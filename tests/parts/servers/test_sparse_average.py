@@ -25,7 +25,8 @@ from gossamer.core.server import Server
 from gossamer.core.types import Clock, Part
 from gossamer.parts.pruning_schedule import pruned_to
 from gossamer.testing import tiny_task
-from helpers.vectors import gradient_of, on
+from helpers.gradients import Named
+from helpers.vectors import on
 
 
 def published(t: int, rounds: int, final: float, first: int, every: int, exponent: float) -> float:
@@ -115,7 +116,7 @@ def test_a_pruned_weight_stays_zero_and_the_rest_is_pruned_after_the_last_step()
     solver, layout, vector = on(SparseSGD(momentum=0.5, pruning=Progressive(0.8)), start)
     carry = solver.begin(vector, {}, {}, 4)
     hyperparams = solver.hyperparams(Clock(5, 10, 0))
-    ones = gradient_of(layout, lambda at: {name: torch.ones_like(t) for name, t in at.items()})
+    ones = Named(layout, lambda at: {name: torch.ones_like(t) for name, t in at.items()})
     for number in range(4):
         carry = solver.step(ones, vector, carry, hyperparams)
         after = layout.unflatten(carry["params"])
@@ -126,7 +127,7 @@ def test_a_pruned_weight_stays_zero_and_the_rest_is_pruned_after_the_last_step()
 
 def test_before_the_first_pruning_all_weights_are_trained() -> None:
     solver, layout, start = on(SparseSGD(pruning=Progressive(0.8, first=3)), {"w": torch.zeros(10, 10)})
-    ones = gradient_of(layout, lambda _: {"w": torch.ones(10, 10)})
+    ones = Named(layout, lambda _: {"w": torch.ones(10, 10)})
     carry = solver.step(ones, start, solver.begin(start, {}, {}, 1), solver.hyperparams(Clock(1, 10, 0)))
     assert carry["params"].all()
 

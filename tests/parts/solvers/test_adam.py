@@ -6,6 +6,7 @@ import torch
 from gossamer import Adam, ConfigError, Cosine
 from gossamer.core.solver import Gradients
 from gossamer.core.types import Clock
+from helpers.gradients import Given
 
 STEPS, LR = 6, 0.02
 
@@ -18,7 +19,7 @@ def moved(solver: Adam, round_: int = 0) -> torch.Tensor:
     start = torch.linspace(-2, 2, 5, dtype=torch.float64)
     carry = solver.begin(start, {}, {}, STEPS)
     for _ in range(STEPS):
-        carry = solver.step(gradient, start, carry, solver.hyperparams(Clock(round_, 4, 0)))
+        carry = solver.step(Given(gradient), start, carry, solver.hyperparams(Clock(round_, 4, 0)))
     result: torch.Tensor = carry["params"]
     return result
 

@@ -43,6 +43,7 @@ from gossamer.tasks.data.samples import CropFlip
 from gossamer.tasks.memory import solver_copies
 from gossamer.testing import check_method, check_solver, tiny_task
 from helpers.compare import assert_close, same
+from helpers.gradients import Given
 from helpers.tasks import batch_norm_task, floats
 
 SOLVERS = {
@@ -163,7 +164,7 @@ def test_the_proximal_term_moves_the_model_towards_the_received_one() -> None:
     solver, start = Ditto(lr=0.5, steps=1, personal_steps=1, lam=0.4), torch.tensor([2.0])
     carry = solver.begin(start, {}, {"personal": torch.tensor([8.0])}, 2)
     for _ in range(2):
-        carry = solver.step(lambda at: (at.clone(), at), start, carry, solver.hyperparams(Clock(0, 1, 0)))
+        carry = solver.step(Given(lambda at: (at.clone(), at)), start, carry, solver.hyperparams(Clock(0, 1, 0)))
     assert carry["params"].item() == pytest.approx(1.0)
     memory, sections = solver.end(carry, NO_INFO)
     assert sections == {}
@@ -211,10 +212,10 @@ def test_without_a_pull_no_bit_depends_on_what_is_received() -> None:
         start = torch.tensor(received)
         carry = solver.begin(start, {}, state, 5)
         for _ in range(5):
-            carry = solver.step(lambda at: (at.sin() / 3, at), start, carry, hyperparams)
+            carry = solver.step(Given(lambda at: (at.sin() / 3, at)), start, carry, hyperparams)
         (state, _), other = solver.end(carry, NO_INFO), alone.begin(wanted, {}, {}, 3)
         for _ in range(3):
-            other = alone.step(lambda at: (at.sin() / 3, at), wanted, other, hyperparams)
+            other = alone.step(Given(lambda at: (at.sin() / 3, at)), wanted, other, hyperparams)
         wanted = other["params"]
         assert torch.equal(state["personal"], wanted)
 

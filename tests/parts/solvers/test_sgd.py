@@ -16,6 +16,7 @@ from gossamer.core.solver import Gradients
 from gossamer.core.specs import parse
 from gossamer.core.types import Layout, Params
 from gossamer.parts.solvers import LR_SCHEDULES
+from helpers.gradients import Given
 
 BATCHES = ([[1.0, 2.0], [3.0, -1.0]], [[0.5, 0.1]])
 DATA = [torch.tensor(batch, dtype=torch.float64) for batch in BATCHES * 3]
@@ -41,7 +42,7 @@ def ours(solver: SGD, round_: int = 0) -> Params:
             (grads,) = torch.autograd.grad(loss(held["w"], held["b"], x), leaf)
             return grads, params
 
-        carry = solver.step(gradient, begin, carry, solver.hyperparams(Clock(round_, 10, 0)))
+        carry = solver.step(Given(gradient), begin, carry, solver.hyperparams(Clock(round_, 10, 0)))
     return layout.unflatten(carry["params"])
 
 
@@ -87,7 +88,7 @@ def test_a_term_that_is_on_matters() -> None:
 def test_momentum_starts_at_zero_in_every_round() -> None:
     solver = SGD(momentum=0.9)
     begin = torch.ones(3)
-    carry = solver.step(lambda params: (params, params), begin, solver.begin(begin, {}, {}, 1), {"rate": 0.1})
+    carry = solver.step(Given(lambda params: (params, params)), begin, solver.begin(begin, {}, {}, 1), {"rate": 0.1})
     assert "velocity" in carry
     info: Any = None  # it asks for nothing
     assert solver.end(carry, info) == ({}, {})

@@ -48,7 +48,7 @@ from gossamer.engines.client import ClientResult, ClientTask
 from gossamer.engines.export import TENSORS, export, stand
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulation import Simulation
-from gossamer.parts.solvers.sgd import Descent
+from gossamer.parts.solvers import Descent
 from gossamer.parts.views import View
 from gossamer.tasks.memory import solver_copies
 from gossamer.testing import check_server, check_solver, tiny_task
@@ -197,7 +197,7 @@ def descend(solver: Descent, batches: int, loss: float = 1.0) -> dict[str, Any]:
     """Batches of the loss ``loss w**2 / 2`` in one dimension, starting at 2."""
     carry = solver.begin(QUADRATIC, {}, {}, batches)
     for _ in range(batches):
-        carry = solver.step(lambda at: (loss * at, at), QUADRATIC, carry, solver.hyperparams(Clock(0, 1, 0)))
+        carry = solver.step(Given(lambda at: (loss * at, at)), QUADRATIC, carry, solver.hyperparams(Clock(0, 1, 0)))
     return carry
 
 

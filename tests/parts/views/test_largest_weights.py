@@ -12,7 +12,8 @@ from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Dense, TopK
 from gossamer.testing import check_method, tiny_task
-from helpers.vectors import gradient_of, on
+from helpers.gradients import Named
+from helpers.vectors import on
 
 WEIGHTS = ("0.weight", "2.weight")
 LAYER: Any = "layer"
@@ -142,7 +143,7 @@ def test_weights_fall_below_the_threshold_and_then_stay() -> None:
         return {"w": torch.tensor([[1.0, 1.0, 0.0]]), "b": torch.ones(1)}
 
     for _ in range(3):
-        carry = solver.step(gradient_of(layout, ones), vector, carry, {"rate": 0.1})
+        carry = solver.step(Named(layout, ones), vector, carry, {"rate": 0.1})
     after = layout.unflatten(carry["params"])
     assert [float(at[0, 0]) for at in seen] == [0.5, 0.0, 0.0]
     assert float(after["w"][0, 0]) == pytest.approx(0.35)
@@ -152,7 +153,7 @@ def test_weights_fall_below_the_threshold_and_then_stay() -> None:
 
 def test_weights_that_start_at_zero_are_trained_without_a_threshold() -> None:
     solver, layout, start = on(ThresholdSGD(lr=0.1, steps=1), {"w": torch.zeros(1, 2)})
-    ones = gradient_of(layout, lambda _: {"w": torch.ones(1, 2)})
+    ones = Named(layout, lambda _: {"w": torch.ones(1, 2)})
     carry = solver.step(ones, start, solver.begin(start, {}, {}, 1), {"rate": 0.1})
     assert torch.equal(layout.unflatten(carry["params"])["w"], torch.full((1, 2), -0.1))
 

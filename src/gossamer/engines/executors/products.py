@@ -83,11 +83,9 @@ def _update(node: Any) -> Update | None:
     if node.target is not ATEN.copy_.default or node.users:
         return None
     weight, moved = node.args
-    if not _alone(moved, ATEN.sub.Tensor) or moved.args[0] is not weight or moved.kwargs:
+    if not _alone(moved, ATEN.addcmul.default) or moved.args[0] is not weight or moved.kwargs != {"value": -1}:
         return None
-    if not _alone(moved.args[1], ATEN.mul.Tensor):
-        return None
-    rate, product = moved.args[1].args
+    _, product, rate = moved.args
     if not isinstance(rate, fx.Node) or rate.meta["shape"] != () or not _alone(product, ATEN.view.default):
         return None
     product, turned = product.args[0], False

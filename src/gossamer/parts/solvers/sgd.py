@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Sections
-from gossamer.core.solver import Gradient, Hyperparams
+from gossamer.core.solver import Gradient, Hyperparams, descended
 from gossamer.core.types import Clock, State
 from gossamer.parts.solvers.schedules import Batched, Constant, InBatches, LRSchedule, batch_rules
 
@@ -87,9 +87,13 @@ class Descent(Batched, ABC):
             grads = torch.add(grads, self.where_trained(params, 0.0), alpha=self.weight_decay)
         if self.momentum:
             grads = torch.add(grads, carry["velocity"], alpha=self.momentum)
-        # A compiled or stacked step is pure; one on its own saves the memory of a copy.
-        new = params - rate * grads if isinstance(rate, Tensor) else params.add_(grads, alpha=-rate)
-        return {"params": new} | ({"velocity": grads} if self.momentum else {})
+        return {"params": descended(params, grads, rate)} | ({"velocity": grads} if self.momentum else {})
+
+    def stepped(self, gradient: Gradient, start: Tensor, carry: State, rate: float | Tensor) -> State:
+        """Return ``params`` and ``velocity`` after a step at ``carry["params"]``."""
+        if not (self.proximal or self.clip or self.weight_decay or self.momentum):
+            return {"params": gradient.descend(carry["params"], rate)}
+        return self.moved(*gradient(carry["params"]), start, carry, rate)
 
 
 @dataclass(frozen=True)
@@ -126,5 +130,4 @@ class SGD(PlainDescent):
 
     def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take one SGD step."""
-        grads, params = gradient(carry["params"])
-        return self.moved(grads, params, start, carry, hyperparams["rate"])
+        return self.stepped(gradient, start, carry, hyperparams["rate"])

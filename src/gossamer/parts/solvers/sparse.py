@@ -48,8 +48,7 @@ class PruningSGD(PlainDescent):
 
     def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD, then prune."""
-        grads, params = gradient(carry["params"])
-        moved = self.moved(grads, params, start, carry, hyperparams["rate"])
+        moved = self.stepped(gradient, start, carry, hyperparams["rate"])
         taken = carry["step"] + 1
         share = self.sparsity * (1 - (1 - taken / carry["steps"]) ** 3)
         params = pruned(moved["params"], self.layout, (share * weights_in(self.layout)).round())
@@ -95,8 +94,7 @@ class SparseSGD(Descent):
 
     def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD, set pruned weights to zero again, and prune after the last step."""
-        grads, params = gradient(carry["params"])
-        moved = self.moved(grads, params, start, carry, hyperparams["rate"])
+        moved = self.stepped(gradient, start, carry, hyperparams["rate"])
         params = torch.where(carry["zero"] & (hyperparams["fixed"] > 0), 0, moved["params"])
         left, share = carry["left"] - 1, hyperparams["share"]
         if isinstance(
@@ -177,6 +175,5 @@ class SnapshotSGD(PlainDescent):
 
     def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
         """Take a step of SGD, and the snapshot after the last step of the first epoch."""
-        grads, params = gradient(carry["params"])
-        moved, left = self.moved(grads, params, start, carry, hyperparams["rate"]), carry["left"] - 1
+        moved, left = self.stepped(gradient, start, carry, hyperparams["rate"]), carry["left"] - 1
         return {**moved, "early": torch.where(left == 0, moved["params"], carry["early"]), "left": left}
