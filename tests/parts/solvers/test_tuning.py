@@ -53,6 +53,7 @@ from gossamer.parts.views import View
 from gossamer.tasks.memory import solver_copies
 from gossamer.testing import check_server, check_solver, tiny_task
 from helpers.compare import assert_close, same
+from helpers.gradients import Given
 from helpers.narrow import present
 from helpers.tasks import batch_norm_task, floats
 
