@@ -30,8 +30,9 @@ PACKAGES = (
     adapters, channels, codecs, downlinks, parametrizations, robust, samplers, schedules, servers, solvers, views,
 )  # fmt: skip
 
-NOT_COVERED = {"Peft"}
-"""Parts without a case: PEFT is an optional package, and its adapter trains the same matrices as ``LoRA``."""
+NOT_COVERED = {"Peft", "LossProbe"}
+"""Parts that no case names: PEFT is an optional package, and its adapter trains the same matrices as ``LoRA``. The loss
+probe is part of the sampler ``PowerOfChoice``, which has cases and does not print it."""
 
 NO_PARTS = {"Aggregate", "Coding", "Pool", "Sum"}
 """Values that parts compute with."""
