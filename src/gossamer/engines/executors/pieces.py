@@ -41,14 +41,14 @@ class Apart:
     def __init__(self, recording: Recording, sizes: list[int]) -> None:
         self.recording, self.sizes, self.graph = recording, sizes, fx.Graph()
         self.shape, self.starts = torch.Size((sum(sizes),)), [0, *accumulate(sizes[:-1])]
-        self.made: dict[fx.Node, Any] = {}
+        self.nodes: dict[fx.Node, Any] = {}
         self.inputs: list[tuple[Source, Tensor, fx.Node]] = []
 
     def made(self, nodes: list[fx.Node]) -> Recording:
         """Return the new recording, without inputs that no operation uses."""
         given = iter(zip(self.recording.inputs, self.recording.examples, strict=True))
         for node in nodes:
-            self.made[node] = self._input(*next(given)) if node.op == "placeholder" else self._node(node)
+            self.nodes[node] = self._input(*next(given)) if node.op == "placeholder" else self._node(node)
         used = [(source, example) for source, example, node in self.inputs if node.users]
         for _, _, node in self.inputs:
             if not node.users:
@@ -75,7 +75,7 @@ class Apart:
     def _node(self, node: fx.Node) -> Any:
         """Return what stands for a node: a node, or the pieces of a vector."""
         first: Any = node.args[0] if node.args else None
-        pieces = self.made.get(first) if isinstance(first, fx.Node) else None
+        pieces = self.nodes.get(first) if isinstance(first, fx.Node) else None
         if isinstance(pieces, list) and node.target is SPLIT and node.args[1] == self.sizes:
             return pieces
         if isinstance(pieces, list) and node.target is operator.getitem:
@@ -85,7 +85,7 @@ class Apart:
         ]:
             return [self._whole(each) for each in first]
         by_entry = torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is ATEN.copy_.default
-        if by_entry and any(isinstance(self.made[each], list) for each in node.all_input_nodes):
+        if by_entry and any(isinstance(self.nodes[each], list) for each in node.all_input_nodes):
             shapes = {each.meta["shape"] for each in (node, *node.all_input_nodes)}
             if shapes <= {self.shape, (1,), ()} and node.meta["shape"] == self.shape:
                 return [self._piece(node, number) for number in range(len(self.sizes))]
@@ -97,7 +97,7 @@ class Apart:
         start, size = self.starts[number], self.sizes[number]
 
         def of(each: fx.Node) -> fx.Node:
-            found = self.made[each]
+            found = self.nodes[each]
             if not isinstance(found, list) and each.meta["shape"] == self.shape:  # such as a product of matrices
                 return self.graph.call_function(ATEN.slice.Tensor, (found, 0, start, start + size))
             return found[number] if isinstance(found, list) else found  # type: ignore[no-any-return]
@@ -108,7 +108,7 @@ class Apart:
 
     def _whole(self, node: fx.Node) -> fx.Node:
         """Return the node that stands for another one; pieces are joined."""
-        found = self.made[node]
+        found = self.nodes[node]
         if not isinstance(found, list):
             return found  # type: ignore[no-any-return]
         joined = self.graph.call_function(ATEN.cat.default, (found,))

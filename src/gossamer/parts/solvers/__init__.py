@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.schedules import Steps as Steps
     from gossamer.parts.solvers.sgd import SGD as SGD
     from gossamer.parts.solvers.sgd import Descent as Descent
+    from gossamer.parts.solvers.sgd import PlainDescent as PlainDescent
     from gossamer.parts.solvers.sparse import PruningSGD as PruningSGD
     from gossamer.parts.solvers.sparse import SnapshotSGD as SnapshotSGD
     from gossamer.parts.solvers.sparse import SparseSGD as SparseSGD
