@@ -7,11 +7,10 @@ Box and Muller: with a radius ``u`` of 48 bits and an angle ``v`` of 24 bits,
 
 The largest |z| is 8.3. Logarithms and cosines differ between devices in the last bit, so do these numbers; where a
 sender and a receiver must agree, use ``core.random.noise``. They are for simulation: with the seed of a run, the noise
-can be subtracted. Deployments use ``system_normal_like``, whose numbers come from the operating system.
+can be subtracted. Deployments use ``system_normal``, whose numbers come from the operating system.
 """
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -33,26 +32,6 @@ def normal(key: Tensor, step: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     return torch.cat((radius * turn.cos(), radius * turn.sin()), -1)[..., :n].contiguous()
 
 
-def normal_like(key: Tensor, step: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``normal`` numbers for all entries of some tensors, in their shapes; stacked for ``[K, 2]`` keys."""
-    return _cut(normal(key, step, _size(like), next(iter(like.values())).dtype), like)
-
-
-def system_normal_like(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def system_normal(n: int, device: torch.device) -> Tensor:
     """Return the same from the operating system's generator, as float64: add them in float64, and round afterwards."""
-    device = next(iter(like.values())).device
-    return _cut(gaussian(Key(0, 0), _size(like), secure=True, device=device), like)
-
-
-def _size(like: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() for tensor in like.values())
-
-
-def _cut(values: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a vector, or rows, in the shapes of some tensors, in name order."""
-    found, start = dict[str, Tensor](), 0
-    for name in sorted(like):
-        shape = like[name].shape
-        found[name] = values[..., start : start + shape.numel()].reshape(*values.shape[:-1], *shape)
-        start += shape.numel()
-    return found
+    return gaussian(Key(0, 0), n, secure=True, device=device)

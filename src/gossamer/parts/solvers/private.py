@@ -37,7 +37,7 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, Sections
 from gossamer.core.privacy import Guarantee, Participation
 from gossamer.core.random import Key, fold, uniform
-from gossamer.core.random.normal import normal_like, system_normal_like
+from gossamer.core.random.normal import normal, system_normal
 from gossamer.core.random.private import words_of
 from gossamer.core.solver import Draw, Gradient, Hyperparams
 from gossamer.core.types import Clock, State
@@ -138,12 +138,12 @@ class DPSGD(Descent):
 
     def release(self, total: Tensor, expected: Tensor, key: Tensor, step: Tensor) -> Tensor:
         """Add the noise, and divide by the expected size of a batch."""
-        deviation = self.noise_multiplier * self.clip
+        deviation, n = self.noise_multiplier * self.clip, total.shape[-1]
         if self.secure_noise and deviation:
-            noise = self.where_trained(system_normal_like({"": total})[""], 0.0)
+            noise = self.where_trained(system_normal(n, total.device), 0.0)
             total = (total.double() + deviation * noise).to(total.dtype)
         elif deviation:
-            total = total + deviation * self.where_trained(normal_like(key, step, {"": total})[""], 0.0)
+            total = total + deviation * self.where_trained(normal(key, step, n, total.dtype), 0.0)
         return total * (1 / expected)
 
     def step(self, gradient: Gradient, start: Tensor, carry: State, hyperparams: Hyperparams) -> State:
